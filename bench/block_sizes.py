@@ -16,6 +16,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from arguments import DATA, parser
 from codes import gradients
 from saving import save
 
@@ -50,4 +51,5 @@ def main(folder: Path, root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2] if len(sys.argv) > 2 else "data"))
+    asked = parser(__doc__, DATA).parse_args()
+    main(asked.folder, asked.data)

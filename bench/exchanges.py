@@ -21,6 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from arguments import QUICK, parser
 from saving import save
 
 from dlgs_bench import plugins
@@ -166,4 +167,5 @@ def main(folder: Path, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "--quick" in sys.argv)
+    asked = parser(__doc__, QUICK).parse_args()
+    main(asked.folder, asked.quick)

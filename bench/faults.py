@@ -14,10 +14,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pandas as pd
 import pytest
+from arguments import parser
 from noted import TESTS, Noted
 from saving import save
 
 from dlgs_bench.training.results import machine
+
+TIMES = {"times": {"type": int, "help": "how often each test runs"}}
 
 
 def main(folder: Path, times: int) -> int:
@@ -38,4 +41,5 @@ def main(folder: Path, times: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asked = parser(__doc__, TIMES).parse_args()
+    sys.exit(main(asked.folder, asked.times))

@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 import pandas as pd
+from arguments import parser
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -268,4 +269,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(parser(__doc__).parse_args().folder)

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 
 import torch
+from arguments import QUICK, parser
 from iteration import DEVICE, WORK, batch, in_turns, launch, save_rows
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -158,7 +159,8 @@ def work(engine: str, folder: Path, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == WORK:
-        work(sys.argv[2], Path(sys.argv[3]), "--quick" in sys.argv)
+    asked = parser(__doc__, WORK | QUICK).parse_args()
+    if asked.work:
+        work(asked.work, asked.folder, asked.quick)
     else:
-        launch(lambda engine: {"OMP_NUM_THREADS": "1"}, __file__, *sys.argv[1:])
+        launch(lambda engine: {"OMP_NUM_THREADS": "1"}, __file__)

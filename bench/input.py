@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from arguments import QUICK, parser
 from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -143,4 +144,5 @@ def main(folder: Path, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "--quick" in sys.argv)
+    asked = parser(__doc__, QUICK).parse_args()
+    main(asked.folder, asked.quick)

@@ -1,12 +1,13 @@
 """An uncompressed iteration of this project compared with the engines' own libraries, in turns, in the same processes.
 
-    python bench/iteration.py <folder> [model ...]
+    python bench/iteration.py results/bench [--models resnet20 ...]
 
 The libraries run as their users run them: DistributedDataParallel with gradient_as_bucket_view on a channels_last
 model, and Horovod's DistributedOptimizer with its defaults on a contiguous model, because it refuses channels_last.
 Ratio: project / library, the median over pairs of blocks, with a 95 % bootstrap interval.
 """
 
+import argparse
 import itertools
 import os
 import subprocess
@@ -21,6 +22,7 @@ from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from arguments import parser
 from saving import save
 
 from dlgs_bench import plugins
@@ -33,7 +35,7 @@ from dlgs_bench.training.session import Session, make_method
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH, BLOCKS, REPEATS = 32, 12, 4
 MODELS = ("resnet20", "vgg16", "resnet50")
-WORK = "--work"  # marks a process that a launcher started
+WORK = {"--work": {"metavar": "engine", "help": argparse.SUPPRESS}}  # marks a process that a launcher started
 
 
 def batch(seed: int):
@@ -131,10 +133,10 @@ def save_rows(comm, rows: list[dict], folder: Path, name: str) -> None:
         save(rows, folder, name, f"{comm.world_size} workers of one thread over loopback, {machine(DEVICE.type)}.")
 
 
-def launch(environment: Callable[[Engine], dict[str, str]], program: str, *arguments: str) -> None:
-    """Run two processes of a program for every engine in turn, with the engine's launcher. Its name is an argument."""
+def launch(environment: Callable[[Engine], dict[str, str]], program: str) -> None:
+    """Run two processes of this program for every engine in turn, with the engine's launcher and this command line."""
     for engine in ENGINES.values():
-        command = engine.command(2, [sys.executable, program, WORK, engine.name, *arguments])
+        command = engine.command(2, [sys.executable, program, *WORK, engine.name, *sys.argv[1:]])
         subprocess.run(command, env=os.environ | environment(engine), check=True)
 
 
@@ -151,7 +153,9 @@ def work(engine: str, folder: Path, models: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == WORK:
-        work(sys.argv[2], Path(sys.argv[3]), sys.argv[4:])
+    models = {"nargs": "+", "choices": MODELS, "default": MODELS, "help": "by default all of them"}
+    asked = parser(__doc__, WORK | {"--models": models}).parse_args()
+    if asked.work:
+        work(asked.work, asked.folder, asked.models)
     else:
-        launch(lambda engine: engine.environment(threads=1), __file__, sys.argv[1], *(sys.argv[2:] or MODELS))
+        launch(lambda engine: engine.environment(threads=1), __file__)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from arguments import parser
 from noted import TESTS, Noted
 from saving import save
 
@@ -49,4 +50,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(parser(__doc__).parse_args().folder))

@@ -22,6 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from arguments import QUICK, parser
 from saving import save
 
 from dlgs_bench.exchange.selection import Threshold, TopK, compiled_backend, torch_backend
@@ -114,4 +115,5 @@ def main(folder: Path, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "--quick" in sys.argv)
+    asked = parser(__doc__, QUICK).parse_args()
+    main(asked.folder, asked.quick)
