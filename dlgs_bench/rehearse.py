@@ -99,7 +99,7 @@ def request(job_models: Sequence[JobModel], there: Network, blocks: int) -> dict
         "rest_s": job.rest_s + job.unexplained_s,
         "methods": [
             {"row": model.name, "name": UNCOMPRESSED if model.name in job_advice.DENSE_NAMES else model.name,
-             "options": model.options, "plan": model.plan(there), "flag": model.hooked,
+             "options": model.options, "plan": model.plan(there), "hooked": model.hooked,
              "shapes": model.job.shapes, "backward_s": model.job.backward_s}
             for model in job_models
         ],

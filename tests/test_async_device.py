@@ -23,9 +23,9 @@ from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.errors import Ended
 from dlgs_bench.exchange import Bucket, Threshold, TopK, async_device, sparsifier
 from dlgs_bench.exchange.driver import WorkerExchange
+from dlgs_bench.exchange.finite import FiniteExchange
 from dlgs_bench.exchange.selection import MANY, compiled_backend, torch_backend
 from dlgs_bench.exchange.transport import transport
-from dlgs_bench.hooks.finite import FiniteExchange
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 from dlgs_bench.training.finite_check import FiniteCheck
 

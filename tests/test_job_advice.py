@@ -320,6 +320,14 @@ def test_what_a_hook_and_gloo_add_to_an_exchange():
         assert waited[0] - waited[1] == pytest.approx(more_s, rel=0.01, abs=1e-6)
 
 
+def test_a_slower_device_broadcasts_buffers_as_fast_as_before():
+    job = replace(job_advice.read_job(profile_of()), buffer_words=1000.0)
+    slower, broadcast_s = job_advice.slowed(job, 3.0), job_advice.recorded_broadcast_s(job)
+    assert 0 < broadcast_s < job.forward_s
+    assert slower.forward_s - broadcast_s == pytest.approx(3 * (job.forward_s - broadcast_s))
+    assert (slower.rest_s, slower.backward_s) == (3 * job.rest_s, [3 * seconds for seconds in job.backward_s])
+
+
 def test_gradients_of_16_bits_are_half_the_bytes():
     words = [job_advice.read_job(profile_of(dtype=dtype)).words for dtype in ("float32", "bfloat16", "float64")]
     assert words == [1, 0.5, 2]

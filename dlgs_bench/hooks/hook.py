@@ -24,11 +24,11 @@ from dlgs_bench.errors import listed, meant, wrong_options
 from dlgs_bench.exchange import LocalSteps, Method, StepContext
 from dlgs_bench.exchange.async_device import is_async
 from dlgs_bench.exchange.driver import WorkerExchange
+from dlgs_bench.exchange.finite import FiniteExchange
 from dlgs_bench.exchange.flat_gradients import FlatGradients, layout
 from dlgs_bench.exchange.plugin import class_info, method_class
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler
-from dlgs_bench.hooks.finite import FiniteExchange
 from dlgs_bench.hooks.groups import agreement, refuse_destroyed
 from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_optimizers, momentum_of, refuse_stranger
 from dlgs_bench.hooks.states import arguments_of, global_rank, identity_of, loaded_state, saved_state

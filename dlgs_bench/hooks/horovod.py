@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from dlgs_bench.comm.horovod_engine import Horovod
 from dlgs_bench.exchange import Method
-from dlgs_bench.hooks.finite import FiniteExchange
+from dlgs_bench.exchange.finite import FiniteExchange
 from dlgs_bench.hooks.hook import ParameterHook, plain_context, refuse_second_hook, refuse_sparse
 from dlgs_bench.hooks.optimizers import listed_optimizers
 from dlgs_bench.hooks.wrappers import refuse_inner

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from statistics import median
 from typing import Any, NoReturn
@@ -12,10 +12,11 @@ from torch import Tensor
 
 from dlgs_bench import plugins, stats
 from dlgs_bench.buckets import Plan, merge_all, per_layer
-from dlgs_bench.comm import Communicator
+from dlgs_bench.comm import Communicator, Pending
 from dlgs_bench.comm.collectives import PeerExchange
 from dlgs_bench.exchange import Bucket, LocalSteps, Method, StepContext
-from dlgs_bench.exchange.method import Max, Sum
+from dlgs_bench.exchange.finite import FiniteExchange
+from dlgs_bench.exchange.method import Max, Request, Sum
 from dlgs_bench.exchange.plugin import method_class, method_info
 from dlgs_bench.exchange.transport import CollectiveTransport
 from dlgs_bench.probe.marks import Marks
@@ -99,6 +100,47 @@ class Mirror(Communicator):
 
     def _starter(self) -> NoReturn:
         raise NotImplementedError("a mirror has no streams")
+
+
+class _HookExchange(FiniteExchange):
+    """The exchange of one bucket as in a hook, but without the flag of gradients that are not finite, a small message.
+
+    ``arrived``: where the script has the gradient, shape (d,). A hook copies it to the bucket and back if that is
+    other memory.
+    """
+
+    def __init__(self, method: Method, bucket: Bucket, arrived: Tensor, transport: CollectiveTransport) -> None:
+        super().__init__(method, [(0, len(bucket.shapes))], [bucket], transport, lambda label: nullcontext())
+        self._bucket, self._arrived = bucket, arrived
+
+    def _begin_bucket(self, bucket: Bucket) -> None:
+        if bucket.gradient is not self._flag:
+            super()._begin_bucket(bucket)
+
+    def step(self, context: StepContext) -> None:
+        """Do all that a hook does in a step."""
+        self.begin(context)
+        torch.mul(self._arrived, 1 / context.workers, out=self._bucket.gradient)
+        for layer in range(*self.groups[0]):
+            self.ready(layer)
+        self.finish()
+        if self._arrived is not self._bucket.gradient:
+            self._arrived.copy_(self._bucket.gradient)
+        self.conclude([self._arrived])
+        self.restore()
+
+
+class _CountingTransport(CollectiveTransport):
+    """``kinds``: the requests since the last ``reset``, by kind."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.kinds = {"sums": 0, "gathers": 0, "messages": 0}
+
+    def start(self, request: Request) -> Pending:
+        summed = isinstance(request, Max) or (isinstance(request, Sum) and request.indices is None)
+        self.kinds["sums" if summed else "messages" if isinstance(request, PeerExchange) else "gathers"] += 1
+        return super().start(request)
 
 
 def _of_length(tensor: Tensor, entries: int | None) -> Tensor:
@@ -221,17 +263,25 @@ def expected_s(methods: int, layers: Sequence[Sequence[int]], plan: Plan, select
 
 
 def measure(
-    methods: Mapping[str, dict], layers: Sequence[Sequence[int]], plan: Plan, marks: Marks, device: torch.device
+    methods: Mapping[str, dict],
+    layers: Sequence[Sequence[int]],
+    plan: Plan,
+    marks: Marks,
+    device: torch.device,
+    reordered: bool = False,
 ) -> tuple[list[dict], dict[str, str]]:
     """Measure the local work and the messages of methods; return a row per method, and a reason per failed method.
 
     ``methods``: from ``chosen``. ``layers``: the shapes of the job's parameters, in the order of their gradients, all
-    with entries. ``plan``: the job's buckets of them.
+    with entries. ``plan``: the job's buckets of them. ``reordered``: whether a hook copies gradients and aggregates,
+    because the job's buckets have layers in another order than the hook's; this order is no matter to some methods.
     """
     rows, failed = [], {}
     for name, method in methods.items():
         try:
-            options, samples = _samples(name, method["fields"], _buckets(layers, method["scope"], plan), marks, device)
+            copies = reordered and not method_class(name).elementwise
+            buckets = _buckets(layers, method["scope"], plan)
+            options, samples = _samples(name, method["fields"], buckets, marks, device, copies)
         except Exception as error:  # the job must continue, whatever a plug-in raises
             failed[name] = _reason(error)
         else:
@@ -245,24 +295,26 @@ def _reason(error: Exception) -> str:
 
 
 def _samples(
-    name: str, fields: dict, shapes: Sequence[Shapes], marks: Marks, device: torch.device
+    name: str, fields: dict, shapes: Sequence[Shapes], marks: Marks, device: torch.device, copies: bool
 ) -> tuple[dict, list[dict]]:
     """The options and samples of a method, with compiled selection if this device supports it."""
     options: dict[str, Any] = {"ratio": RATIO} if "ratio" in fields else {}
     for selection in reversed(fields.get("selection", {}).get("choices", [None])):
         chosen = options | ({"selection": selection} if selection else {})
         with suppress(ImportError, NotImplementedError):
-            return chosen, _sampled(lambda: method_class(name)(**chosen), shapes, marks, device)  # noqa: B023
+            return chosen, _sampled(lambda: method_class(name)(**chosen), shapes, marks, device, copies)  # noqa: B023
     raise NotImplementedError("no selection works on this device")
 
 
-def _sampled(make: Callable[[], Method], shapes: Sequence[Shapes], marks: Marks, device: torch.device) -> list[dict]:
+def _sampled(
+    make: Callable[[], Method], shapes: Sequence[Shapes], marks: Marks, device: torch.device, copies: bool
+) -> list[dict]:
     samples: list[dict] = []
     for of_bucket in shapes:
         took_s = 0.0
         for workers in WORKERS:
             try:
-                sample, seconds = _sample(make(), of_bucket, workers, marks, device)
+                sample, seconds = _sample(make(), of_bucket, workers, marks, device, copies)
             except torch.OutOfMemoryError:
                 return samples
             samples.append(sample)
@@ -273,33 +325,33 @@ def _sampled(make: Callable[[], Method], shapes: Sequence[Shapes], marks: Marks,
 
 
 def _sample(
-    method: Method, shapes: Shapes, workers: int, marks: Marks, device: torch.device
-) -> tuple[dict, float]:  # fmt: skip
-    """The amortised work and traffic of one exchange of one bucket, and the time of the measurement."""
+    method: Method, shapes: Shapes, workers: int, marks: Marks, device: torch.device, copies: bool
+) -> tuple[dict, float]:
+    """The amortised work and traffic of a hook's step with one bucket, and the time of the measurement."""
     shapes = padded(shapes, workers)
     size = _entries(shapes)
     generator = torch.Generator(device).manual_seed(size)
     bucket = Bucket(0, torch.randn(size, generator=generator, device=device) / workers, shapes)
     method.warm_start(bucket)
     mirror = Mirror(workers, device)
-    transport = CollectiveTransport(ALL_GATHER, mirror, "indices", "engine", {})
+    transport = _CountingTransport(ALL_GATHER, mirror, "indices", "engine", {})
+    arrived = torch.empty_like(bucket.gradient) if copies else bucket.gradient
+    exchange = _HookExchange(method, bucket, arrived, transport)
     phases: dict[str, list[int]] = {}
     for step in range(1, method.cycle + 1):
         phases.setdefault(method.phase(step), []).append(_turn_of_rank_0(step, method.cycle, workers))
     rows, took_s = [], 0.0
     for phase, steps in phases.items():
         for repeat in range(1 + _repeats(size)):
-            bucket.gradient.normal_(generator=generator).div_(workers)  # a new gradient per step, as in training
-            transport.reset()
+            arrived.normal_(generator=generator)  # a new gradient per step, as in training
             mirror.reset(observes=not repeat)
-            kinds = {"sums": 0, "gathers": 0, "messages": 0}
             context = StepContext(steps[repeat % len(steps)], 0 if repeat else workers - 1, workers, 0.1)
-            seconds = marks.timed(lambda: _exchange(method, bucket, context, transport, kinds))  # noqa: B023
+            seconds = marks.timed(partial(exchange.step, context))
             if repeat:  # the first repeat is for warm-up and compilation, as another rank
                 took_s += seconds
                 traffic = transport.traffic
                 rows.append((phase, len(steps) / method.cycle, {
-                    "seconds": seconds, **kinds, "summed_bytes": traffic.summed,
+                    "seconds": seconds, **transport.kinds, "summed_bytes": traffic.summed,
                     "gathered_bytes": traffic.gathered - mirror.saved_bytes, "message_bytes": traffic.messages,
                 }))  # fmt: skip
     amortised = {
@@ -318,24 +370,6 @@ def _turn_of_rank_0(step: int, cycle: int, workers: int) -> int:
     Methods give the turn to the rank that is the step modulo the number of workers.
     """
     return next((later for later in range(step, step + cycle * workers, cycle) if later % workers == 0), step)
-
-
-def _exchange(
-    method: Method, bucket: Bucket, context: StepContext, transport: CollectiveTransport, kinds: dict[str, int]
-) -> None:
-    """Exchange a bucket, and count its requests in ``kinds``."""
-    coroutine = method.exchange(bucket, context)
-    request = next(coroutine)
-    while True:
-        summed = isinstance(request, Max) or (isinstance(request, Sum) and request.indices is None)
-        kinds["sums" if summed else "messages" if isinstance(request, PeerExchange) else "gathers"] += 1
-        answer = transport.finish(request, transport.start(request))
-        try:
-            request = coroutine.send(answer)
-        except StopIteration as end:
-            if end.value is not bucket.gradient:
-                bucket.gradient.copy_(end.value)
-            return
 
 
 def selection_rows(sizes: Sequence[int], marks: Marks, device: torch.device) -> list[dict]:

@@ -291,7 +291,8 @@ class Recorder:
                 _say(f"measuring {len(chosen)} methods{links}, which takes about {_rounded(expected_s)} s")
             machine = process_group.machine(comm)
             rows = process_group.measure(comm) if comm else []
-            methods, failed = mirror.measure(chosen, layers, plan, self._marks, self._device)
+            reordered = kind == "ddp" and order != sorted(order, reverse=True)
+            methods, failed = mirror.measure(chosen, layers, plan, self._marks, self._device, reordered)
             if comm:
                 comm.barrier()  # ranks need different times to measure methods
         finally:

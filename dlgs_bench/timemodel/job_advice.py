@@ -398,10 +398,12 @@ def _line(points: list[tuple[float, float]]) -> tuple[float, float]:
 
 
 def slowed(job: Job, slowdown: float) -> Job:
-    """The job on a device that computes ``slowdown`` times as slowly."""
+    """The job on a device that computes ``slowdown`` times as slowly, and broadcasts as fast as before."""
     backward_s = [seconds * slowdown for seconds in job.backward_s]
-    scaled = {key: getattr(job, key) * slowdown for key in ("forward_s", "rest_s", "unexplained_s")}
-    return replace(job, backward_s=backward_s, **scaled)
+    broadcast_s = min(recorded_broadcast_s(job), job.forward_s)
+    forward_s = broadcast_s + slowdown * (job.forward_s - broadcast_s)
+    scaled = {key: getattr(job, key) * slowdown for key in ("rest_s", "unexplained_s")}
+    return replace(job, backward_s=backward_s, forward_s=forward_s, **scaled)
 
 
 def models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0) -> list[JobModel]:

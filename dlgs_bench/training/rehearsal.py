@@ -14,6 +14,7 @@ import torch
 from dlgs_bench.comm import Communicator, connect
 from dlgs_bench.exchange import StepContext
 from dlgs_bench.exchange.driver import WorkerExchange
+from dlgs_bench.exchange.finite import FiniteExchange
 from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.topology import ALL_GATHER
@@ -28,8 +29,7 @@ def rehearse(comm: Communicator, request: dict) -> list[dict]:
     ``request``: ``forward_s`` and ``rest_s``, which are waited for; ``buffer_entries``, which rank 0 broadcasts before
     forward; ``blocks``; and ``methods``, which take turns, once per block. Each of these has ``row``, its name in the
     rows; ``name``, ``options`` and ``plan`` of the method; ``shapes``, in the order in which gradients arrive;
-    ``backward_s`` per tensor, which is waited for; and ``flag``: whether ranks agree on a word after the exchange, as
-    hooks do.
+    ``backward_s`` per tensor, which is waited for; and ``hooked``: whether the method does what it does in a hook.
     """
     generator = torch.Generator().manual_seed(comm.rank)
     flats: dict[str, FlatGradients] = {}
@@ -38,7 +38,8 @@ def rehearse(comm: Communicator, request: dict) -> list[dict]:
         flat = flats.setdefault(
             str(method["shapes"]), FlatGradients(torch.empty(shape) for shape in reversed(method["shapes"]))
         )
-        exchange = WorkerExchange(
+        kind = FiniteExchange if method["hooked"] else WorkerExchange
+        exchange = kind(
             make_method(method["name"], method["options"]),
             method["plan"],
             flat.buckets(method["plan"]),
@@ -46,15 +47,17 @@ def rehearse(comm: Communicator, request: dict) -> list[dict]:
             lambda label: nullcontext(),
         )
         turns.append((method, exchange, flat))
-        _draw(flat, generator, comm)
+        flat.gradients.normal_(generator=generator).div_(comm.world_size)
         exchange.warm_start()
     rows = []
     for block in range(request["blocks"] + 1):  # the first one warms up
         for method, exchange, flat in turns:
             steps, slowest = timed_steps(exchange.method, 1), []
             for step in steps:
-                _draw(flat, generator, comm)
-                seconds = _iteration(exchange, block * exchange.method.cycle + step, comm, request, method)
+                flat.gradients.normal_(generator=generator)  # another gradient, as in training
+                if not method["hooked"]:
+                    flat.gradients.div_(comm.world_size)
+                seconds = _iteration(exchange, flat, block * exchange.method.cycle + step, comm, request, method)
                 slowest.append(comm.start_max(torch.tensor([seconds], dtype=torch.float64)).wait().item())
             if block:
                 seconds, sent = over_cycle(exchange.method, steps, slowest), exchange.transport.sent_bytes
@@ -62,12 +65,9 @@ def rehearse(comm: Communicator, request: dict) -> list[dict]:
     return rows
 
 
-def _draw(flat: FlatGradients, generator: torch.Generator, comm: Communicator) -> None:
-    """Another gradient, as in training, already divided by the workers."""
-    flat.gradients.normal_(generator=generator).div_(comm.world_size)
-
-
-def _iteration(exchange: WorkerExchange, step: int, comm: Communicator, request: dict, method: dict) -> float:
+def _iteration(
+    exchange: WorkerExchange, flat: FlatGradients, step: int, comm: Communicator, request: dict, method: dict
+) -> float:
     buffers = torch.zeros(request["buffer_entries"])
     comm.barrier()
     begun = time.perf_counter()
@@ -79,11 +79,14 @@ def _iteration(exchange: WorkerExchange, step: int, comm: Communicator, request:
         due += seconds
         _wait_until(due)
         selecting = time.perf_counter()
+        if method["hooked"]:
+            flat.slice(layer, layer + 1).div_(comm.world_size)
         exchange.ready(layer)
         due += time.perf_counter() - selecting  # backward does not go on meanwhile
     exchange.finish()
-    if method["flag"]:
-        comm.start_max(torch.zeros(1)).wait()
+    if isinstance(exchange, FiniteExchange):
+        exchange.conclude([flat.gradients])
+        exchange.restore()
     _wait_until(max(due, time.perf_counter()) + request["rest_s"])
     return time.perf_counter() - begun
 
