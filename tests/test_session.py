@@ -165,3 +165,24 @@ def test_links_in_proportion_follow_what_the_workers_compute(calibrated_s, monke
     slower = [s / (calibrated_s or 1) for s in (1.0, 2.0, 2.0, 0.5)] if calibrated_s else [1.0] * 4
     assert first == second == pytest.approx(slower)
     assert rates[1:] == pytest.approx([100 / s for s in slower] if calibrated_s else [])
+
+
+def test_three_slow_gradients_of_a_small_net_do_not_move_the_links(monkeypatch):
+    """Links follow the median of the last gradients that took PROBE_S: 20 of 0.1 s."""
+    monkeypatch.setattr(timed.link_rates, "scale", lambda factor: None)
+    taken_s = [*[0.1] * 21, *[0.15] * 3, *[0.1] * 21, *[0.2] * 12]
+
+    def work(comm):
+        spec = RunSpec("timing", Training("resnet20"), cluster=Cluster(calibrated_s=0.1))
+        session = Session(spec, comm, Noise(), CPU)
+        seconds = iter(taken_s)
+        session.local_gradient = lambda: None
+        session.clock.stop = lambda: {"forward_s": 0.0, "backward_s": next(seconds)}
+        links, slowdowns = timed.ProportionalLinks(session), []
+        for _ in range(len(taken_s) // timed.MIN_PROBES):
+            links.follow()
+            slowdowns.append(links.slowdown)
+        return slowdowns
+
+    (slowdowns,) = run_workers(1, work)
+    assert slowdowns[:15] == pytest.approx([1.0] * 15) and slowdowns[-1] == pytest.approx(2.0)

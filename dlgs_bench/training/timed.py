@@ -143,11 +143,13 @@ class ProportionalLinks:
 
     If a gradient takes k times as long as in the calibration, the mean over the workers, the links become k times
     slower too, and ``slowdown`` is k. It is 1 if the rates are fixed. Shared machines drift by 10 to 20 % within
-    minutes, which would change the ratio of computation to communication.
+    minutes, which would change the ratio of computation to communication. Of a small net, three gradients in a row may
+    take 20 % longer than the next three, so k is the median of the last gradients that took ``PROBE_S`` together.
     """
 
     def __init__(self, session: Session) -> None:
         self._session, self.slowdown = session, 1.0
+        self._recent_s: list[float] = []
 
     def follow(self, least_s: float = 0.0) -> None:
         """Time gradients for ``least_s``, at least ``MIN_PROBES``, and set the links. All processes call it."""
@@ -163,7 +165,10 @@ class ProportionalLinks:
             parts = session.clock.stop()
             own.append(parts["forward_s"] + parts["backward_s"])
         # One worker is not enough: where workers share cores, it may have a core of its own.
-        row = {"computing_s": statistics.median(own)}
+        self._recent_s += own
+        while len(self._recent_s) > len(own) and sum(self._recent_s[1:]) >= PROBE_S:
+            del self._recent_s[0]
+        row = {"computing_s": statistics.median(self._recent_s)}
         (mean,) = joined([row], {"computing_s": torch.mean}, session.comm, session.spec.cluster.workers)
         slowdown = mean["computing_s"] / calibrated_s
         if session.comm.rank == 0:
