@@ -8,7 +8,7 @@ from dlgs_bench.timemodel.links import Network
 
 SPEEDUP_FACTOR = 1.34  # factor within which 9 of 10 predicted speed-ups were right, n = 50
 # Factor within which 9 of 10 predicted ratios of two methods of one job were right, n = 72. On a second machine, it was
-# 1.26 (``results/reference-profiles-avx2/profiles.csv``).
+# 1.17 (``results/reference-profiles-avx2/profiles.csv``).
 TIED = 1.2
 CHECKED = {"workers": (2, 4), "Mb/s": (100, 1000), "ms of latency": (0, 5), "s per iteration": (0.07, 2.7)}
 
