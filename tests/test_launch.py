@@ -99,6 +99,19 @@ def test_an_engines_own_launcher_names_a_rank_that_was_killed(engine):
 
 
 @pytest.mark.unit
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="this kernel has no autogroups")
+def test_the_processes_of_a_run_are_as_nice_as_the_workflow(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "_launcher", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"])
+    for nice in (0, 7):
+        monkeypatch.setattr(os, "nice", lambda by, nice=nice: nice)
+        process = processes.start(RunSpec("exchanges"), LaunchSettings(), [], tmp_path / "log", [])
+        try:
+            assert f"nice {nice}\n" in Path(f"/proc/{process.pid}/autogroup").read_text()
+        finally:
+            processes.stop(process)
+
+
+@pytest.mark.unit
 def test_a_reserved_port_is_for_the_server_that_is_told_it():
     with one_machine.reserved_port() as port:
         with socket.socket() as other, pytest.raises(OSError, match="in use"):

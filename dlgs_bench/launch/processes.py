@@ -28,9 +28,22 @@ def start(spec: RunSpec, settings: LaunchSettings, program: list[str], log: Path
     launcher = _launcher(spec, settings, program, environment)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as output:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             launcher, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
         )
+    _keep_nice(process)
+    return process
+
+
+def _keep_nice(process: subprocess.Popen) -> None:
+    """Give the session of ``process`` the nice value of this process.
+
+    Linux shares cores among sessions by their own values (autogroup in sched(7)), so without this, the runs of a
+    workflow that was started by ``nice`` would get as much of the cores as other programs.
+    """
+    if (nice := os.nice(0)) > 0:
+        with suppress(OSError):  # the process has ended, or the kernel has no autogroups
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(nice))
 
 
 def _launcher(spec: RunSpec, settings: LaunchSettings, program: list[str], environment: Mapping[str, str]) -> list[str]:
