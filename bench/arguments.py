@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-DATA = {"data": {"nargs": "?", "type": Path, "default": Path("data"), "help": "the folder of cifar10.npz; data"}}
+DATA = {"data": {"nargs": "?", "type": Path, "default": Path("data"), "help": "the folder of cifar10.npz (data)"}}
 QUICK = {"--quick": {"action": "store_true", "help": "few repeats: to see that it runs"}}
 
 
 def parser(document: str, options: dict[str, dict] | None = None) -> argparse.ArgumentParser:
-    """A parser that knows the folder of the results.
+    """Return a parser with the argument ``folder``.
 
     Args:
         document: the program's docstring, which is its help.

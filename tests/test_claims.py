@@ -375,27 +375,16 @@ def test_overlap_and_compression_are_read_off_what_is_waited_for_and_sent():
         assert verdicts("DLGS compresses markedly", pd.concat([timing(dlgs=None), dlgs])) == {verdict}
 
 
-@pytest.mark.parametrize(
-    "words, longer, shorter", [("LAGS hides communication", "topk", "lags"), ("Top-K shortens", "none", "topk")]
-)
-def test_a_wait_that_a_clock_cannot_show_gives_a_limit(words, longer, shorter):
+def test_a_wait_that_a_clock_cannot_show_has_no_quotient():
     """Blocks of one run of the reference set waited 0 to 14 ms, with medians of launches from 0.35 to 1.8 ms."""
-    for brief, verdict in (({shorter}, HOLDS), ({longer}, FAILS), ({shorter, longer}, UNKNOWN)):
-        runs = {method: timing_run(method, FASTER[method]) for method in {longer, shorter} - {"none"}}
-        for run in runs.values():
-            for method in brief:
-                rows = run["timed"] == method
-                run.loc[rows, "communication_s"] = np.resize([0.0, 0.0009, 0.014], rows.sum())
-        (row,) = comparisons_of(words, pd.concat([timing(**dict.fromkeys(runs)), *runs.values()])).to_dict("records")
-        assert row["verdict"] == verdict
-        if verdict == UNKNOWN:
-            assert pd.isna(row["value"]) and "did not wait" in row["why"]
-        else:
-            assert 1e-4 < row["low"] <= row["high"] < 1e4
-    run = timing_run(shorter, FASTER[shorter])
-    run.loc[run["timed"] == shorter, "communication_s"] = [0.0, 0.0011, 0.014]  # one block without a wait
-    (row,) = comparisons_of(words, pd.concat([timing(**{shorter: None}), run])).to_dict("records")
-    assert row["high"] < 1e6
+    for method, words in (("lags", "LAGS hides communication"), ("topk", "Top-K shortens")):
+        run = timing_run(method, FASTER[method])
+        run.loc[run["timed"] == method, "communication_s"] = [0.0, 0.0009, 0.014]
+        (row,) = comparisons_of(words, pd.concat([timing(**{method: None}), run])).to_dict("records")
+        assert row["verdict"] == UNKNOWN and pd.isna(row["value"]) and "did not wait" in row["why"]
+        run.loc[run["timed"] == method, "communication_s"] = [0.0, 0.0011, 0.014]  # one block without a wait
+        (row,) = comparisons_of(words, pd.concat([timing(**{method: None}), run])).to_dict("records")
+        assert row["high"] < 1e6
 
 
 def test_a_run_that_did_not_wait_widens_no_interval_of_the_others():

@@ -21,6 +21,7 @@ from support import PATIENCE_S, ROOT, examples, horovod_is_slow
 from world import World
 
 from dlgs_bench.buckets import fill
+from dlgs_bench.exchange import finite
 from dlgs_bench.probe import mirror, process_group, record
 from dlgs_bench.probe.marks import Marks
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, SCHEMA, load
@@ -171,6 +172,42 @@ def test_every_method_can_be_measured_whatever_the_sizes_and_the_workers(layers,
     with mock.patch.multiple(mirror, TARGETS=(50, 2**10), WORKERS=(2, workers), REPEATS=1):
         rows, failed = mirror.measure(methods, layers, plan, Marks(torch.device("cpu")), torch.device("cpu"))
     assert failed == {} and {row["name"] for row in rows} == set(methods)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "name, buckets, reordered, apart, copies",
+    [
+        ("dlgs", 1, False, False, False), ("dlgs", 1, True, False, True), ("dlgs", 2, False, True, True),
+        ("cast", 1, True, False, False), ("cast", 1, False, True, True), ("topk", 2, False, False, True),
+        ("lags", 2, True, False, False), ("lags", 2, False, True, True),
+    ],
+)  # fmt: skip
+def test_the_work_of_a_method_is_that_of_a_hook(monkeypatch, name, buckets, reordered, apart, copies):
+    """A hook copies the state, and checks the gradient and the aggregate. It copies both if they are elsewhere."""
+    seen: list[str] = []
+    original = mirror._HookExchange.__init__
+
+    def noted(exchange, method, bucket, arrived, transport):
+        original(exchange, method, bucket, arrived, transport)
+        if bucket.size > 1:
+            seen.append("elsewhere" if arrived.data_ptr() != bucket.gradient.data_ptr() else "in place")
+
+    monkeypatch.setattr(mirror._HookExchange, "__init__", noted)
+    kept = finite._copied
+    monkeypatch.setattr(finite, "_copied", lambda *states: seen.append("state") or kept(*states))
+    check = finite.FiniteExchange._note
+    monkeypatch.setattr(finite.FiniteExchange, "_note", lambda own, tensor: seen.append("check") or check(own, tensor))
+    methods = {name: mirror.chosen([name])[0][name]}
+    plan = [(0, 1), (1, 2)] if buckets == 2 else [(0, 2)]
+    monkeypatch.setattr(mirror, "TARGETS", (64,))
+    cpu = torch.device("cpu")
+    (row,), failed = mirror.measure(methods, [(8, 16), (64,)], plan, Marks(cpu), cpu, reordered, apart)
+    assert failed == {} and row["samples"]
+    assert ("elsewhere" in seen) == copies and ("in place" in seen) != copies
+    steps = seen.count("state")
+    exchanged = seen.count("check") - steps  # every step checks what the script gets
+    assert steps > exchanged > 0
 
 
 @pytest.mark.unit

@@ -1,4 +1,4 @@
-"""Exchanges in a user's script that survive gradients which are not finite."""
+"""Exchanges of hooks, which survive gradients that are not finite."""
 
 from collections.abc import Generator
 from typing import Any
@@ -38,6 +38,10 @@ class FiniteExchange(WorkerExchange):
         self._before: dict[str, Any] = {}
         self._failed: DeferredScalar | None = None
         self.incomplete = False
+
+    def warm_start(self) -> None:
+        for bucket in self.buckets[:-1]:  # the last one is the flag
+            self.method.warm_start(bucket)
 
     def begin(self, context: StepContext) -> None:
         self._before = _copied(self.method.state_dict(), self._before)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,9 +42,14 @@ def _keep_nice(process: subprocess.Popen) -> None:
     Linux shares cores among sessions by their own values (autogroup in sched(7)), so without this, the runs of a
     workflow that was started by ``nice`` would get as much of the cores as other programs.
     """
-    if (nice := os.nice(0)) > 0:
-        with suppress(OSError):  # the process has ended, or the kernel has no autogroups
-            Path(f"/proc/{process.pid}/autogroup").write_text(str(nice))
+    if (nice := os.nice(0)) <= 0:
+        return
+    with suppress(FileNotFoundError, ProcessLookupError):  # the kernel has no autogroups, or the process has ended
+        for _ in range(10):
+            with suppress(BlockingIOError):  # the kernel allows a user one call in 0.1 s
+                Path(f"/proc/{process.pid}/autogroup").write_text(str(nice))
+                return
+            time.sleep(0.1)
 
 
 def _launcher(spec: RunSpec, settings: LaunchSettings, program: list[str], environment: Mapping[str, str]) -> list[str]:

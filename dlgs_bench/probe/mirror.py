@@ -111,14 +111,21 @@ class _HookExchange(FiniteExchange):
 
     def __init__(self, method: Method, bucket: Bucket, arrived: Tensor, transport: CollectiveTransport) -> None:
         super().__init__(method, [(0, len(bucket.shapes))], [bucket], transport, lambda label: nullcontext())
-        self._bucket, self._arrived = bucket, arrived
+        self._bucket, self._arrived, self._empty = bucket, arrived, False
 
     def _begin_bucket(self, bucket: Bucket) -> None:
-        if bucket.gradient is not self._flag:
+        if bucket.gradient is not self._flag and not self._empty:
             super()._begin_bucket(bucket)
 
+    def empty_s(self, marks: Marks, context: StepContext) -> float:
+        """Seconds of a step without an exchange. A hook spends them once in a step, whatever its number of buckets."""
+        self._empty = True
+        seconds = marks.median(partial(self.step, context))
+        self._empty = False
+        return seconds
+
     def step(self, context: StepContext) -> None:
-        """Do all that a hook does in a step."""
+        """Do all that a hook does in a step; FloatingPointError if the aggregate is not finite."""
         self.begin(context)
         torch.mul(self._arrived, 1 / context.workers, out=self._bucket.gradient)
         for layer in range(*self.groups[0]):
@@ -127,7 +134,8 @@ class _HookExchange(FiniteExchange):
         if self._arrived is not self._bucket.gradient:
             self._arrived.copy_(self._bucket.gradient)
         self.conclude([self._arrived])
-        self.restore()
+        if self.restore():
+            raise FloatingPointError("the aggregate is not finite")
 
 
 class _CountingTransport(CollectiveTransport):
@@ -269,18 +277,22 @@ def measure(
     marks: Marks,
     device: torch.device,
     reordered: bool = False,
+    apart: bool = False,
 ) -> tuple[list[dict], dict[str, str]]:
     """Measure the local work and the messages of methods; return a row per method, and a reason per failed method.
 
     ``methods``: from ``chosen``. ``layers``: the shapes of the job's parameters, in the order of their gradients, all
-    with entries. ``plan``: the job's buckets of them. ``reordered``: whether a hook copies gradients and aggregates,
-    because the job's buckets have layers in another order than the hook's; this order is no matter to some methods.
+    with entries. ``plan``: the job's buckets of them. A hook copies gradients and aggregates if they are not in the
+    memory of its buckets. ``reordered``: whether the job's buckets have layers in another order; elementwise methods
+    ignore it. ``apart``: whether all gradients are in other memory, or have another dtype.
     """
     rows, failed = [], {}
     for name, method in methods.items():
         try:
-            copies = reordered and not method_class(name).elementwise
-            buckets = _buckets(layers, method["scope"], plan)
+            scope = method["scope"]
+            moved = scope == "model" and len(plan) > 1
+            copies = apart or moved or (scope != "layer" and reordered and not method_class(name).elementwise)
+            buckets = _buckets(layers, scope, plan)
             options, samples = _samples(name, method["fields"], buckets, marks, device, copies)
         except Exception as error:  # the job must continue, whatever a plug-in raises
             failed[name] = _reason(error)
@@ -327,14 +339,16 @@ def _sampled(
 def _sample(
     method: Method, shapes: Shapes, workers: int, marks: Marks, device: torch.device, copies: bool
 ) -> tuple[dict, float]:
-    """The amortised work and traffic of a hook's step with one bucket, and the time of the measurement."""
+    """The amortised work and traffic of one bucket in a hook's step, and the time of the measurement."""
     shapes = padded(shapes, workers)
     size = _entries(shapes)
     generator = torch.Generator(device).manual_seed(size)
     bucket = Bucket(0, torch.randn(size, generator=generator, device=device) / workers, shapes)
-    method.warm_start(bucket)
     mirror = Mirror(workers, device)
     transport = _CountingTransport(ALL_GATHER, mirror, "indices", "engine", {})
+    one = Bucket(0, bucket.gradient[:1].clone(), ((1,),))
+    empty_s = _HookExchange(method, one, one.gradient, transport).empty_s(marks, StepContext(1, 0, workers, 0.1))
+    method.warm_start(bucket)
     arrived = torch.empty_like(bucket.gradient) if copies else bucket.gradient
     exchange = _HookExchange(method, bucket, arrived, transport)
     phases: dict[str, list[int]] = {}
@@ -346,7 +360,7 @@ def _sample(
             arrived.normal_(generator=generator)  # a new gradient per step, as in training
             mirror.reset(observes=not repeat)
             context = StepContext(steps[repeat % len(steps)], 0 if repeat else workers - 1, workers, 0.1)
-            seconds = marks.timed(partial(exchange.step, context))
+            seconds = max(0.0, marks.timed(partial(exchange.step, context)) - empty_s)
             if repeat:  # the first repeat is for warm-up and compilation, as another rank
                 took_s += seconds
                 traffic = transport.traffic

@@ -292,7 +292,8 @@ class Recorder:
             machine = process_group.machine(comm)
             rows = process_group.measure(comm) if comm else []
             reordered = kind == "ddp" and order != sorted(order, reverse=True)
-            methods, failed = mirror.measure(chosen, layers, plan, self._marks, self._device, reordered)
+            apart = kind in ("hsdp", "horovod") or any(self._local[index].dtype != torch.float32 for index in order)
+            methods, failed = mirror.measure(chosen, layers, plan, self._marks, self._device, reordered, apart)
             if comm:
                 comm.barrier()  # ranks need different times to measure methods
         finally:

@@ -29,7 +29,7 @@ def rehearse(comm: Communicator, request: dict) -> list[dict]:
     ``request``: ``forward_s`` and ``rest_s``, which are waited for; ``buffer_entries``, which rank 0 broadcasts before
     forward; ``blocks``; and ``methods``, which take turns, once per block. Each of these has ``row``, its name in the
     rows; ``name``, ``options`` and ``plan`` of the method; ``shapes``, in the order in which gradients arrive;
-    ``backward_s`` per tensor, which is waited for; and ``hooked``: whether the method does what it does in a hook.
+    ``backward_s`` per tensor, which is waited for; and ``hooked``: whether the method runs as in a hook.
     """
     generator = torch.Generator().manual_seed(comm.rank)
     flats: dict[str, FlatGradients] = {}
@@ -74,11 +74,12 @@ def _iteration(
     if len(buffers):
         comm.broadcast(buffers)
     due = time.perf_counter() + request["forward_s"]
-    exchange.begin(StepContext(step, comm.rank, comm.world_size, 0.1))
     for layer, seconds in enumerate(method["backward_s"]):
         due += seconds
         _wait_until(due)
         selecting = time.perf_counter()
+        if not layer:  # a hook begins, and copies the method's state, at the first gradient
+            exchange.begin(StepContext(step, comm.rank, comm.world_size, 0.1))
         if method["hooked"]:
             flat.slice(layer, layer + 1).div_(comm.world_size)
         exchange.ready(layer)
