@@ -47,7 +47,7 @@ def _keep_nice(process: subprocess.Popen) -> None:
     with suppress(FileNotFoundError, ProcessLookupError):  # the kernel has no autogroups, or the process has ended
         for _ in range(10):
             with suppress(BlockingIOError):  # the kernel allows a user one call in 0.1 s
-                Path(f"/proc/{process.pid}/autogroup").write_text(str(nice))
+                Path(f"/proc/{process.pid}/autogroup").write_text(str(nice), encoding="utf-8")
                 return
             time.sleep(0.1)
 
