@@ -89,7 +89,7 @@ def _check(job: Job, there: Network, profile: str) -> None:
         raise ValueError(f"no testbed here: {why}; dlgs-bench check-testbed shows what is missing")
 
 
-def waited_forward_s(job: job_advice.Job) -> float:
+def _waited_forward_s(job: job_advice.Job) -> float:
     """Seconds of forward without the broadcast of buffers, which a rehearsal makes."""
     return max(0.0, job.forward_s - job_advice.recorded_broadcast_s(job))
 
@@ -100,7 +100,7 @@ def request(job_models: Sequence[JobModel], there: Network, blocks: int) -> dict
     return {
         "engine": ENGINE,
         "buffer_entries": int(job.buffer_words),
-        "forward_s": waited_forward_s(job),
+        "forward_s": _waited_forward_s(job),
         "rest_s": job.rest_s + job.unexplained_s,
         "methods": [
             {"row": model.name, "name": UNCOMPRESSED if model.name in job_advice.DENSE_NAMES else model.name,
@@ -143,7 +143,7 @@ def _report(job_models: Sequence[JobModel], there: Network, rows: Sequence[dict]
              f"{measured.value / predicted_s:.2f}", sent]
         )  # fmt: skip
     job = job_models[0].job
-    alone_s = job.alone_s - job.forward_s + waited_forward_s(job)
+    alone_s = job.alone_s - job.forward_s + _waited_forward_s(job)
     waits = advise.ms(alone_s + job.unexplained_s)
     parts = f" ({advise.ms(alone_s)} ms) and the time that the time model does not explain "
     parts += f"({advise.ms(job.unexplained_s)} ms)"

@@ -176,14 +176,14 @@ def test_every_method_can_be_measured_whatever_the_sizes_and_the_workers(layers,
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
-    "name, buckets, reordered, apart, copies",
+    "name, buckets, reordered, other_memory, copies",
     [
         ("dlgs", 1, False, False, False), ("dlgs", 1, True, False, True), ("dlgs", 2, False, True, True),
         ("cast", 1, True, False, False), ("cast", 1, False, True, True), ("topk", 2, False, False, True),
         ("lags", 2, True, False, False), ("lags", 2, False, True, True),
     ],
 )  # fmt: skip
-def test_the_work_of_a_method_is_that_of_a_hook(monkeypatch, name, buckets, reordered, apart, copies):
+def test_the_work_of_a_method_is_a_hooks_work(monkeypatch, name, buckets, reordered, other_memory, copies):
     """A hook copies the state, and checks the gradient and the aggregate. It copies both if they are elsewhere."""
     seen: list[str] = []
     original = mirror._HookExchange.__init__
@@ -202,7 +202,7 @@ def test_the_work_of_a_method_is_that_of_a_hook(monkeypatch, name, buckets, reor
     plan = [(0, 1), (1, 2)] if buckets == 2 else [(0, 2)]
     monkeypatch.setattr(mirror, "TARGETS", (64,))
     cpu = torch.device("cpu")
-    (row,), failed = mirror.measure(methods, [(8, 16), (64,)], plan, Marks(cpu), cpu, reordered, apart)
+    (row,), failed = mirror.measure(methods, [(8, 16), (64,)], plan, Marks(cpu), cpu, reordered, other_memory)
     assert failed == {} and row["samples"]
     assert ("elsewhere" in seen) == copies and ("in place" in seen) != copies
     steps = seen.count("state")

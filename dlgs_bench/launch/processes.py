@@ -42,14 +42,17 @@ def _keep_nice(process: subprocess.Popen) -> None:
     Linux shares cores among sessions by their own values (autogroup in sched(7)), so without this, the runs of a
     workflow that was started by ``nice`` would get as much of the cores as other programs.
     """
-    if (nice := os.nice(0)) <= 0:
+    nice = os.nice(0)
+    if nice <= 0:
         return
-    with suppress(FileNotFoundError, ProcessLookupError):  # the kernel has no autogroups, or the process has ended
-        for _ in range(10):
-            with suppress(BlockingIOError):  # the kernel allows a user one call in 0.1 s
-                Path(f"/proc/{process.pid}/autogroup").write_text(str(nice), encoding="utf-8")
-                return
+    for _ in range(10):
+        try:
+            Path(f"/proc/{process.pid}/autogroup").write_text(str(nice), encoding="utf-8")
+            return
+        except BlockingIOError:  # the kernel allows a user one call in 0.1 s
             time.sleep(0.1)
+        except OSError:  # no autogroups, /proc is read-only, or the process has ended: a run goes on without it
+            return
 
 
 def _launcher(spec: RunSpec, settings: LaunchSettings, program: list[str], environment: Mapping[str, str]) -> list[str]:

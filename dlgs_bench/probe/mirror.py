@@ -111,18 +111,11 @@ class _HookExchange(FiniteExchange):
 
     def __init__(self, method: Method, bucket: Bucket, arrived: Tensor, transport: CollectiveTransport) -> None:
         super().__init__(method, [(0, len(bucket.shapes))], [bucket], transport, lambda label: nullcontext())
-        self._bucket, self._arrived, self._empty = bucket, arrived, False
+        self._bucket, self._arrived = bucket, arrived
 
     def _begin_bucket(self, bucket: Bucket) -> None:
-        if bucket.gradient is not self._flag and not self._empty:
+        if bucket.gradient is not self._flag:
             super()._begin_bucket(bucket)
-
-    def empty_s(self, marks: Marks, context: StepContext) -> float:
-        """Seconds of a step without an exchange. A hook spends them once in a step, whatever its number of buckets."""
-        self._empty = True
-        seconds = marks.median(partial(self.step, context))
-        self._empty = False
-        return seconds
 
     def step(self, context: StepContext) -> None:
         """Do all that a hook does in a step; FloatingPointError if the aggregate is not finite."""
@@ -136,6 +129,13 @@ class _HookExchange(FiniteExchange):
         self.conclude([self._arrived])
         if self.restore():
             raise FloatingPointError("the aggregate is not finite")
+
+
+class _EmptyExchange(_HookExchange):
+    """What a hook does once per step, whatever its number of buckets. No bucket is exchanged."""
+
+    def _begin_bucket(self, bucket: Bucket) -> None:
+        pass
 
 
 class _CountingTransport(CollectiveTransport):
@@ -277,23 +277,25 @@ def measure(
     marks: Marks,
     device: torch.device,
     reordered: bool = False,
-    apart: bool = False,
+    other_memory: bool = False,
 ) -> tuple[list[dict], dict[str, str]]:
     """Measure the local work and the messages of methods; return a row per method, and a reason per failed method.
 
     ``methods``: from ``chosen``. ``layers``: the shapes of the job's parameters, in the order of their gradients, all
     with entries. ``plan``: the job's buckets of them. A hook copies gradients and aggregates if they are not in the
     memory of its buckets. ``reordered``: whether the job's buckets have layers in another order; elementwise methods
-    ignore it. ``apart``: whether all gradients are in other memory, or have another dtype.
+    ignore it. ``other_memory``: whether no gradient is in this memory, or gradients have another dtype.
     """
     rows, failed = [], {}
+    per_step_s = _per_step_s(marks, device)
     for name, method in methods.items():
         try:
             scope = method["scope"]
-            moved = scope == "model" and len(plan) > 1
-            copies = apart or moved or (scope != "layer" and reordered and not method_class(name).elementwise)
-            buckets = _buckets(layers, scope, plan)
-            options, samples = _samples(name, method["fields"], buckets, marks, device, copies)
+            merges_buckets = scope == "model" and len(plan) > 1
+            order_matters = scope != "layer" and not method_class(name).elementwise
+            copies = other_memory or merges_buckets or (reordered and order_matters)
+            sample = partial(_sample, marks=marks, device=device, copies=copies, per_step_s=per_step_s)
+            options, samples = _samples(name, method["fields"], _buckets(layers, scope, plan), sample)
         except Exception as error:  # the job must continue, whatever a plug-in raises
             failed[name] = _reason(error)
         else:
@@ -307,29 +309,29 @@ def _reason(error: Exception) -> str:
 
 
 def _samples(
-    name: str, fields: dict, shapes: Sequence[Shapes], marks: Marks, device: torch.device, copies: bool
+    name: str, fields: dict, shapes: Sequence[Shapes], sample: Callable[..., tuple[dict, float]]
 ) -> tuple[dict, list[dict]]:
     """The options and samples of a method, with compiled selection if this device supports it."""
     options: dict[str, Any] = {"ratio": RATIO} if "ratio" in fields else {}
     for selection in reversed(fields.get("selection", {}).get("choices", [None])):
         chosen = options | ({"selection": selection} if selection else {})
         with suppress(ImportError, NotImplementedError):
-            return chosen, _sampled(lambda: method_class(name)(**chosen), shapes, marks, device, copies)  # noqa: B023
+            return chosen, _sampled(lambda: method_class(name)(**chosen), shapes, sample)  # noqa: B023
     raise NotImplementedError("no selection works on this device")
 
 
 def _sampled(
-    make: Callable[[], Method], shapes: Sequence[Shapes], marks: Marks, device: torch.device, copies: bool
+    make: Callable[[], Method], shapes: Sequence[Shapes], sample: Callable[..., tuple[dict, float]]
 ) -> list[dict]:
     samples: list[dict] = []
     for of_bucket in shapes:
         took_s = 0.0
         for workers in WORKERS:
             try:
-                sample, seconds = _sample(make(), of_bucket, workers, marks, device, copies)
+                row, seconds = sample(make(), of_bucket, workers)
             except torch.OutOfMemoryError:
                 return samples
-            samples.append(sample)
+            samples.append(row)
             took_s += seconds
         if took_s > LIMIT_S:
             break
@@ -337,17 +339,18 @@ def _sampled(
 
 
 def _sample(
-    method: Method, shapes: Shapes, workers: int, marks: Marks, device: torch.device, copies: bool
+    method: Method, shapes: Shapes, workers: int, marks: Marks, device: torch.device, copies: bool, per_step_s: float
 ) -> tuple[dict, float]:
-    """The amortised work and traffic of one bucket in a hook's step, and the time of the measurement."""
+    """The amortised work and traffic of one bucket in a hook's step, and the time of the measurement.
+
+    ``copies``: whether the hook copies gradient and aggregate. ``per_step_s``: what a step takes without the bucket.
+    """
     shapes = padded(shapes, workers)
     size = _entries(shapes)
     generator = torch.Generator(device).manual_seed(size)
     bucket = Bucket(0, torch.randn(size, generator=generator, device=device) / workers, shapes)
     mirror = Mirror(workers, device)
     transport = _CountingTransport(ALL_GATHER, mirror, "indices", "engine", {})
-    one = Bucket(0, bucket.gradient[:1].clone(), ((1,),))
-    empty_s = _HookExchange(method, one, one.gradient, transport).empty_s(marks, StepContext(1, 0, workers, 0.1))
     method.warm_start(bucket)
     arrived = torch.empty_like(bucket.gradient) if copies else bucket.gradient
     exchange = _HookExchange(method, bucket, arrived, transport)
@@ -360,7 +363,7 @@ def _sample(
             arrived.normal_(generator=generator)  # a new gradient per step, as in training
             mirror.reset(observes=not repeat)
             context = StepContext(steps[repeat % len(steps)], 0 if repeat else workers - 1, workers, 0.1)
-            seconds = max(0.0, marks.timed(partial(exchange.step, context)) - empty_s)
+            seconds = max(0.0, marks.timed(partial(exchange.step, context)) - per_step_s)
             if repeat:  # the first repeat is for warm-up and compilation, as another rank
                 took_s += seconds
                 traffic = transport.traffic
@@ -372,6 +375,14 @@ def _sample(
         key: float(stats.amortised((values[key], phase, share) for phase, share, values in rows)) for key in rows[0][2]
     }
     return {"entries": size, "workers": workers, **amortised}, took_s
+
+
+def _per_step_s(marks: Marks, device: torch.device) -> float:
+    """Seconds of what a hook does once per step, whatever its number of buckets."""
+    bucket = Bucket(0, torch.ones(1, device=device), ((1,),))
+    transport = CollectiveTransport(ALL_GATHER, Mirror(1, device), "indices", "engine", {})
+    exchange = _EmptyExchange(Method(), bucket, bucket.gradient, transport)
+    return marks.median(partial(exchange.step, StepContext(1, 0, 1, 0.1)))
 
 
 def _repeats(entries: int) -> int:

@@ -292,8 +292,9 @@ class Recorder:
             machine = process_group.machine(comm)
             rows = process_group.measure(comm) if comm else []
             reordered = kind == "ddp" and order != sorted(order, reverse=True)
-            apart = kind in ("hsdp", "horovod") or any(self._local[index].dtype != torch.float32 for index in order)
-            methods, failed = mirror.measure(chosen, layers, plan, self._marks, self._device, reordered, apart)
+            not_float32 = any(self._local[index].dtype != torch.float32 for index in order)
+            other_memory = not_float32 or kind in ("hsdp", "horovod")
+            methods, failed = mirror.measure(chosen, layers, plan, self._marks, self._device, reordered, other_memory)
             if comm:
                 comm.barrier()  # ranks need different times to measure methods
         finally:

@@ -80,7 +80,7 @@ def _iteration(
         selecting = time.perf_counter()
         if not layer:  # a hook begins, and copies the method's state, at the first gradient
             exchange.begin(StepContext(step, comm.rank, comm.world_size, 0.1))
-        if method["hooked"]:
+        if isinstance(exchange, FiniteExchange):
             flat.slice(layer, layer + 1).div_(comm.world_size)
         exchange.ready(layer)
         due += time.perf_counter() - selecting  # backward does not go on meanwhile

@@ -149,7 +149,7 @@ class ProportionalLinks:
 
     def __init__(self, session: Session) -> None:
         self._session, self.slowdown = session, 1.0
-        self._recent_s: list[float] = []  # of this worker's last gradients, at most PROBE_S together
+        self._recent_s: list[float] = []  # of this worker's last gradients, about PROBE_S together
 
     def follow(self, least_s: float = 0.0) -> None:
         """Time gradients for ``least_s``, at least ``MIN_PROBES``, and set the links. All processes call it."""
