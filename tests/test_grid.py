@@ -201,6 +201,16 @@ def test_studies_are_every_planner_the_intervals_the_rates_and_the_servers():
     assert {(spec.cluster.workers, spec.topology.servers) for spec in served} == {(3, 1)}
 
 
+def test_densities_are_drawn_of_every_sparsifier_with_or_without_timed_runs():
+    runs = config.load(read("stall"), "stall").studies["densities"].values()
+    assert {spec.kind for spec in runs} == {"accuracy"}
+    assert {spec.variant for spec in runs} == {"dlgs", "dlgs-checked", "topk", "dlgs-rms", "micro"}
+    runs = config.load(read("paper"), "paper").studies["densities"].values()
+    assert {spec.variant for spec in runs if spec.kind == "accuracy"} == {"topk", "lags", "dlgs"}
+    timed = [spec for spec in runs if spec.kind == "timing"]
+    assert timed and all("dlgs" in {m.variant for m in spec.members.values()} for spec in timed)
+
+
 def test_without_a_testbed_no_rates_are_swept():
     studies = config.load(read("paper"), "paper").studies
     assert not studies["rates"] and not studies["servers"]

@@ -1,4 +1,4 @@
-"""Join the densities of accuracy runs of methods whose density drifts, by steps, and the timed scheme's density."""
+"""Join the densities of sparsifiers in accuracy runs, by steps, and those of timed schemes whose density drifts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-# The share of its entries that a method sends in training, next to the share at which it was timed.
+# The part of the entries that a sparsifier sends in training, next to the part at which it was timed.
 if studied("densities"):
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/densities.svg")
 

@@ -1,40 +1,41 @@
-"""Density against the step of training: the part of the entries that a method with reused thresholds sends.
+"""Density against the step of training: the part of the entries that each sparsifier sends.
 
 Lines: means over steps that are close on the logarithmic axis. Band: the smallest and the largest value of a single
-step. Dashed: the requested ratio. Dotted: the density in timing runs. If a line is far below the dashed line, the
-method sends much less than requested."""
+step. Grey and dashed: the requested ratio. Dotted: the density in timing runs. If a line is far below the requested
+ratio, the method sends much less than requested."""
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
-from dlgs_bench.report.names import Names, data_title, label
+from dlgs_bench.report.names import Names, at_ratio, data_title
 
 
 def draw(axes: Axes, table: pd.DataFrame, names: Names) -> None:
     """Draw all variants and ratios of one model."""
     trained, timed = (table[table["how"] == how] for how in ("trained", "timed"))
     ratios = sorted(trained["ratio"].unique(), reverse=True)
-    for number, ((_, _), rows) in enumerate(trained.groupby(["variant", "ratio"], sort=False)):
-        first = rows.iloc[0]
-        look = style.line(3 + number, label(first, names)) | {"marker": ""}
-        axes.plot(rows["step"], rows["density"], **look)
-        axes.fill_between(
-            rows["step"], rows["density_low"], rows["density_high"], color=look["color"], alpha=0.15, lw=0
-        )
-        same = (timed["variant"] == first["variant"]) & (timed["ratio"] == first["ratio"])
+    for (variant, ratio), rows in trained.groupby(["variant", "ratio"], sort=False):
+        look = style.of_variant(variant, names, ratios.index(ratio)) | {"markevery": 5}
+        if len(ratios) > 1:
+            look["label"] += at_ratio(ratio)
+        axes.plot(rows["step"], 100 * rows["density"], **look)
+        low, high = 100 * rows["density_low"], 100 * rows["density_high"]
+        axes.fill_between(rows["step"], low, high, color=look["color"], alpha=0.15, lw=0)
+        same = (timed["variant"] == variant) & (timed["ratio"] == ratio)
         for density in timed.loc[same, "density"].iloc[:1]:
-            axes.axhline(density, color=look["color"], linestyle=":", linewidth=1.2)
+            axes.axhline(100 * density, color=look["color"], linestyle=":", linewidth=1.2)
     for ratio in ratios:
-        axes.axhline(ratio, color="0.4", linestyle="--", linewidth=0.8)
+        axes.axhline(100 * ratio, color="0.4", linestyle="--", linewidth=0.8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     style.plain_log(axes.xaxis)
     style.plain_log(axes.yaxis)
     axes.set_xlabel("step of training")
-    axes.set_ylabel("density")
-    axes.set_title(f"{names.model(table['model'].iloc[0])}, {data_title(trained.iloc[0])}", fontsize=9)
+    axes.set_ylabel("density (% of the entries)")
+    one_ratio = at_ratio(ratios[0]) if len(ratios) == 1 else ""
+    axes.set_title(f"{names.model(table['model'].iloc[0])}, {data_title(trained.iloc[0])}{one_ratio}", fontsize=9)
     axes.legend(frameon=False, fontsize=7)
     axes.grid(alpha=0.3)
     style.open_frame(axes)
@@ -48,7 +49,8 @@ def main(snakemake: Script) -> None:
     for axes, model in zip(panels, models, strict=True):
         draw(axes, table[table["model"] == model], names)
     trained = table[table["how"] == "trained"]
-    note = f"{captions.setting(trained)}; n = {trained['seed'].nunique()} seed; dashed: the ratio; dotted: as timed"
+    note = f"{captions.setting(trained)}; n = {trained['seed'].nunique()} seed; grey, dashed: the ratio"
+    note += "; dotted: as timed" if (table["how"] == "timed").any() else ""
     style.save(figure, note, snakemake)
 
 

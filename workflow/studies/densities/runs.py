@@ -1,4 +1,4 @@
-"""The accuracy and timing runs of variants whose density drifts, at their common ratios. The study adds no runs."""
+"""Accuracy runs of all sparsifiers, and timing runs of variants whose density drifts. The study adds no runs."""
 
 from dlgs_bench.config import grid
 from dlgs_bench.config.variants import chosen
@@ -6,18 +6,19 @@ from dlgs_bench.spec import RunSpec
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    drift = {name for name, variant in chosen(values).items() if "refresh_every" in variant.fields}
+    variants, seed = chosen(values), values["seeds"][0]
+    sparse, drift = (
+        {name for name, variant in variants.items() if field in variant.fields} for field in ("ratio", "refresh_every")
+    )
     trained = {
         name: spec
         for name, spec in grid.accuracy(values).items()
-        if spec.variant in drift and spec.training.seed == values["seeds"][0]
+        if spec.variant in sparse and spec.training.seed == seed
     }
+    own = {(spec.variant, spec.ratio) for spec in trained.values() if spec.variant in drift}
     timed = {
-        name: {member.ratio for member in spec.members.values() if member.variant in drift}
+        name: spec
         for name, spec in grid.timing(values).items()
-        if not spec.topology.servers
+        if not spec.topology.servers and own & {(member.variant, member.ratio) for member in spec.members.values()}
     }
-    ratios = {spec.ratio for spec in trained.values()} & set().union(*timed.values())
-    accuracy = {name: spec for name, spec in trained.items() if spec.ratio in ratios}
-    every = grid.timing(values)
-    return accuracy | {name: every[name] for name, own in timed.items() if own & ratios}
+    return trained | timed
