@@ -132,7 +132,7 @@ def profile(method: str, inputs: dict[str, float]) -> dict:
         "version": VERSION,
         "job": {"steps": 1, "passes": 1, "kind": "single", "backend": "none", "workers": 1, "device": "cuda",
                 "device_name": "not measured", "threads": 1, "versions": {}, "exchanges": 1, "machine": None,
-                "ddp": None},
+                "ddp": None, "idle_cores": None},
         "parameters": [
             {"shape": [entries // TENSORS + (number < entries % TENSORS)], "dtype": "float32",
              "arrived_s": BACKWARD * computing_s * (number + 1) / TENSORS}

@@ -602,7 +602,8 @@ needs a testbed (`dlgs-bench check-testbed`). All cases are in [profiles.md](pro
 The cases were measured with commit {table["commit"].iloc[0]}, and predicted with the time model of commit
 {table["predicted_commit"].iloc[0]}, from the same profiles. What is [added to the paper's time
 model](../../docs/time-model.md#from-a-profile-of-a-job) was found in earlier measurements of mobilenet_v2, vgg16 and
-language_model, and the work of hooks in the earlier check of the same six jobs. No cost was fitted to the cases here.
+language_model, and the work of hooks and the delay of backward by messages in earlier checks of the same six jobs. No
+cost was fitted to the cases here.
 The factor of {TIED}, within which methods count as equal, was computed from the cases of
 [reference-profiles](../reference-profiles/README.md).
 
@@ -610,8 +611,9 @@ The factor of {TIED}, within which methods count as equal, was computed from the
 
 - **Shared cores.** More workers than cores compute more slowly than in the recording. The time model gets this factor
   (column `slowdown`) for computing and selection, measured in the same case. So column `slowdown_given` marks these
-  cases, and the headline does not contain them. With as many workers as cores, sending and receiving take
-  cores from computing. A profile contains this for the recorded network only (column `computing` of `probe.csv`).
+  cases, and the headline does not contain them. With as many workers as cores, sending and receiving take cores
+  from computing. The time model adds the processor time of a worker, if its profile has it, but not the work of the
+  kernel for other processes. Column `computing` of `probe.csv` shows the effect in the recording.
 - **The speed of the machine.** It changes between the recording and the cases. Iterations without an exchange are timed
   around the recording and in each block of a case. `at_speed_s` is the prediction with computing and selection scaled
   by the ratio of both. `error` is without this factor, as a user would get it, except where `slowdown_given` is true.

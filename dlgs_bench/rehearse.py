@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print measured next to predicted iterations; the exit status: 0, or 2 for what ends in one line."""
     given = _parser().parse_args(arguments)
     try:
-        models = partial(job_advice.script_models, slow_selection=False)  # this machine really selects
+        models = partial(job_advice.script_models, rehearsed=True)
         _, job_models, there = advise.asked(given, models, given.slowdown)
         _check(job_models[0].job, there, given.profile)
         rows = _measured(job_models, there, given.blocks)

@@ -33,6 +33,7 @@ from dlgs_bench.timemodel.timeline import schedule
 pytestmark = pytest.mark.unit
 RECORDED = ROOT / "tests" / "recorded_profile.json"  # 2 ranks of a small convolutional network, Gloo, a shared machine
 STEP_S = 1e-5  # of each message of the synthetic network
+PROCESSOR_S = 1e-4  # processor time of each of its messages, and of 2^30 bytes of an operation's tensor
 
 
 def network_rows(workers: int, rate_mbit: float) -> list[dict]:
@@ -41,7 +42,8 @@ def network_rows(workers: int, rate_mbit: float) -> list[dict]:
     on_link = {"all-reduce": 2 * (workers - 1) / workers, "all-gather": workers - 1, "message": 1}
     return [
         {"operation": operation, "workers": workers, "bytes": size,
-         "seconds": steps[operation] * STEP_S + on_link[operation] * (size - 4) * 8e-6 / rate_mbit}
+         "seconds": steps[operation] * STEP_S + on_link[operation] * (size - 4) * 8e-6 / rate_mbit,
+         "processor_s": PROCESSOR_S * (1 + size / 2**30)}
         for operation in steps for size in (4, 2**16, 2**20, 2**25) if workers > 1
     ]  # fmt: skip
 
@@ -59,7 +61,9 @@ def method(name: str, scope: str, seconds: float, **each: float) -> dict:
     return {"name": name, "title": name, "scope": scope, "baseline": name == "half", "options": {}, "samples": samples}
 
 
-def profile_of(sizes=(1000, 200_000, 3_000_000), workers=2, rate_mbit=1000.0, dtype="float32", part_s=0.01) -> dict:
+def profile_of(
+    sizes=(1000, 200_000, 3_000_000), workers=2, rate_mbit=1000.0, dtype="float32", part_s=0.01, idle_cores=None
+) -> dict:
     times = {part: {"median_s": part_s, "low_s": part_s, "high_s": part_s} for part in PARTS}
     arrived = np.linspace(part_s / len(sizes), part_s, len(sizes))
     profile = {
@@ -67,7 +71,7 @@ def profile_of(sizes=(1000, 200_000, 3_000_000), workers=2, rate_mbit=1000.0, dt
         "version": VERSION,
         "job": {"steps": 30, "passes": 1, "exchanges": 1, "kind": "ddp" if workers > 1 else "single", "backend": "gloo",
                 "workers": workers, "device": "cpu", "device_name": "test", "threads": 1, "versions": {},
-                "machine": {"cores": 64, "workers": workers, "interfaces": None},
+                "machine": {"cores": 64, "workers": workers, "interfaces": None}, "idle_cores": idle_cores,
                 "ddp": dict(DDP_DEFAULTS) if workers > 1 else None},
         "parameters": [
             {"shape": [size], "dtype": dtype, "arrived_s": float(at)} for size, at in zip(sizes, arrived, strict=True)
@@ -92,7 +96,8 @@ def profiles(draw):
     sizes = draw(st.lists(st.integers(1, 10**7), min_size=1, max_size=6))
     workers, rate = draw(st.sampled_from([1, 2, 4])), draw(st.floats(1, 1e6))
     dtype = draw(st.sampled_from(["float32", "bfloat16"]))
-    return profile_of(tuple(sizes), workers, rate, dtype, draw(st.floats(1e-4, 1)))
+    idle = draw(st.none() | st.floats(0, 2))
+    return profile_of(tuple(sizes), workers, rate, dtype, draw(st.floats(1e-4, 1)), idle)
 
 
 networks = st.builds(Network, st.integers(2, 1024), st.floats(1, 1e6), st.floats(0, 10))
@@ -320,6 +325,28 @@ def test_what_a_hook_and_gloo_add_to_an_exchange():
         assert waited[0] - waited[1] == pytest.approx(more_s, rel=0.01, abs=1e-6)
 
 
+@pytest.mark.parametrize(("idle_cores", "part"), [(None, 0.0), (0.0, 1.0), (0.25, 0.75), (1.0, 0.0), (30.0, 0.0)])
+def test_messages_delay_computing_if_no_core_is_idle(idle_cores, part):
+    """A message per layer: its processor time delays the next layers, so the last message delays none."""
+    layers, there = 5, Network(2, 1000)
+    idle, busy = (profile_of((1000,) * layers, part_s=1.0, idle_cores=cores) for cores in (None, idle_cores))
+    before, after = (by_name(profile)["layered"].iteration_s(there) for profile in (idle, busy))
+    assert after - before == pytest.approx(part * (layers - 1) * PROCESSOR_S, rel=1e-3, abs=1e-12)
+    rehearsed = job_advice.script_models(busy, rehearsed=True)
+    assert not any(np.any(model.costs(there).interference(np.arange(1e6, step=1e5))) for model in rehearsed)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 16])
+def test_processor_time_grows_with_the_messages_and_bytes_of_more_workers(workers):
+    job = job_advice.read_job(profile_of(idle_cores=0.0))
+    curves, words = job_advice._processors(job, workers), 2.0**23
+    more = workers - 1
+    assert curves["message"] == job.processors["message"]
+    assert curves["all-gather"](words) == pytest.approx(more * job.processors["all-gather"](words))
+    bytes_s = job.processors["all-reduce"](words) - PROCESSOR_S
+    assert curves["all-reduce"](words) == pytest.approx(more * PROCESSOR_S + 2 * more / workers * bytes_s)
+
+
 def test_a_slower_device_broadcasts_buffers_as_fast_as_before():
     job = replace(job_advice.read_job(profile_of()), buffer_words=1000.0)
     slower, broadcast_s = job_advice.slowed(job, 3.0), job_advice.recorded_broadcast_s(job)
@@ -506,6 +533,10 @@ def test_a_bad_option_is_one_line(capsys, options):
     refused(capsys, RECORDED, *options)
 
 
+def without(row: dict, key: str) -> dict:
+    return {name: value for name, value in row.items() if name != key}
+
+
 def changed(*way, **values):
     """A change of a profile: the entry at path ``way`` gets these ``values``; a value of None deletes its key."""
 
@@ -539,9 +570,9 @@ BAD_PROFILES = {
     "a list": ("[]", "format: [] is not 'dlgs-bench profile', so this is not a profile; give"),
     "null": ("null", "format: None is not 'dlgs-bench profile'"),
     "another file": ('{"spec": {}, "files": {}}', "format: None is not 'dlgs-bench profile'"),
-    "newer version": (changed(version=5), "version: 5 is not 4"),
-    "version as text": (changed(version="1"), "version: '1' is not 4"),
-    "no version": (changed(version=None), "version: None is not 4"),
+    "newer version": (changed(version=6), "version: 6 is not 5"),
+    "version as text": (changed(version="1"), "version: '1' is not 5"),
+    "no version": (changed(version=None), "version: None is not 5"),
     "a key of version 3 missing": (
         lambda profile: json.dumps(profile_of() | {"job": profile["job"] | {"ddp": dict(DDP_DEFAULTS)}}),
         "job: the key exchanges is missing",
@@ -551,6 +582,12 @@ BAD_PROFILES = {
             profile_of() | {"job": profile_of()["job"] | {"machine": {"cores": 1, "workers": 2}}}
         ),
         "job.machine: the key interfaces is missing",
+    ),
+    "a key of version 5 missing": (
+        lambda profile: json.dumps(
+            profile_of() | {"network": [without(row, "processor_s") for row in profile["network"]]}
+        ),
+        "network[0]: the key processor_s is missing",
     ),
     "a key of version 2 missing": (changed(version=2), "job: the key ddp is missing"),
     "DDP without its settings": (
@@ -595,18 +632,24 @@ def test_profiles_of_older_packages_are_read(tmp_path):
     made["job"] |= {"versions": {"torch": "2.11.0", "nccl": "2.27", "horovod": "0.28"}, "passes": 2}
     made["job"]["machine"]["interfaces"] = [{"name": "eth0", "mbit": 25000}]
     path = tmp_path / "profile.json"
-    for version in (4, 3, 2, 1):
+    made["network"] = [row | {"processor_s": None} for row in made["network"]]
+    for version in (5, 4, 3, 2, 1):
         path.write_text(json.dumps(made | {"version": version}))
         read = load(path)
-        assert read == made | {"version": VERSION, "job": read["job"]}
+        assert read == made | {"version": VERSION, "job": read["job"], "network": read["network"]}
+        assert {row["processor_s"] for row in read["network"]} == {None}
         text = advise._report(read, job_advice.models(read), Network(2, 500))
-        assert ("eth0 25,000 Mb/s" in text) == (version == 4)
+        assert ("eth0 25,000 Mb/s" in text) == (version > 3)
         assert ("1 or more of 2 passes" in text) == (version < 3)
         job = made["job"]
         unknown = [read["job"]["versions"]["nccl"], read["job"]["exchanges"], read["job"]["machine"]]
         assert [value is None for value in unknown] == [version < 4, version < 3, version < 2]
-        assert read["job"]["ddp"] == DDP_DEFAULTS
-        if version == 4:
+        assert read["job"]["ddp"] == DDP_DEFAULTS and read["job"]["idle_cores"] is None
+        if version == 5:
+            del job["idle_cores"]
+            for row in made["network"]:
+                del row["processor_s"]
+        elif version == 4:
             del job["machine"]["interfaces"], job["versions"]["nccl"], job["versions"]["horovod"]
         elif version == 3:
             del job["exchanges"]

@@ -261,6 +261,8 @@ def test_ranks_keep_their_bits(engine, worlds, tmp_path):
     assert {row["operation"] for row in found["network"]} == {"all-reduce", "all-gather", "message"}
     assert found["job"]["ddp"] == (DDP_DEFAULTS if engine == "torch_dist" else None)
     assert found["job"]["machine"] == process_group.machine(None) | {"workers": 2}
+    assert 0 <= found["job"]["idle_cores"] <= process_group.own_cores(found["job"]["machine"])
+    assert all(row["processor_s"] > 0 for row in found["network"])
 
 
 @pytest.mark.slow

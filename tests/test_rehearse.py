@@ -23,7 +23,7 @@ THERE = Network(2, 1000.0)
 
 
 def models_of(profile: dict, slowdown: float = 1.0) -> list[job_advice.JobModel]:
-    return job_advice.script_models(profile, ["topk"], slowdown, slow_selection=False)
+    return job_advice.script_models(profile, ["topk"], slowdown, rehearsed=True)
 
 
 def with_buffers() -> dict:

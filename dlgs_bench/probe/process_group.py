@@ -82,6 +82,12 @@ def machine(comm: Communicator | None) -> dict[str, Any]:
     return {"cores": os.cpu_count() or 1, "workers": workers, "interfaces": _interfaces()}
 
 
+def own_cores(machine: dict[str, Any]) -> float:
+    """The cores that this process may use, if the workers of its machine share them equally."""
+    shared = machine["cores"] / machine["workers"]
+    return min(shared, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else shared
+
+
 def _interfaces(folder: Path = Path("/sys/class/net")) -> list[dict[str, Any]] | None:
     """The rate of each network interface in Mb/s, or None if the machine does not tell any.
 
@@ -107,16 +113,21 @@ def measure(comm: Communicator) -> list[dict]:
                 break
             tensor = torch.zeros(size // 4, device=comm.device)
             _slowest(comm, operation, tensor)  # the first call sets up connections
-            seconds = median(_slowest(comm, operation, tensor) for _ in range(REPEATS))
-            rows.append({"operation": operation, "workers": comm.world_size, "bytes": size, "seconds": seconds})
+            calls = [_slowest(comm, operation, tensor) for _ in range(REPEATS)]
+            seconds, processor_s = map(median, zip(*calls, strict=True))
+            rows.append({"operation": operation, "workers": comm.world_size, "bytes": size, "seconds": seconds,
+                         "processor_s": processor_s})  # fmt: skip
             expected_s = seconds * 8
     return rows
 
 
-def _slowest(comm: Communicator, operation: str, tensor: torch.Tensor) -> float:
-    """Seconds of one call on the slowest rank. The result is the same on all ranks, so all measure the same sizes."""
+def _slowest(comm: Communicator, operation: str, tensor: torch.Tensor) -> list[float]:
+    """Seconds of one call on the slowest rank, and processor seconds of the rank that needs most.
+
+    The result is the same on all ranks, so all measure the same sizes.
+    """
     comm.barrier()
-    begin = time.perf_counter()
+    begin, begin_processor = time.perf_counter(), time.process_time()
     if operation == "all-reduce":
         comm.start_allreduce(tensor).wait()
     elif operation == "all-gather":
@@ -126,5 +137,5 @@ def _slowest(comm: Communicator, operation: str, tensor: torch.Tensor) -> float:
         comm.start_round(PeerExchange({following: tensor}, {before: len(tensor)}, tensor.dtype)).wait()
     if comm.device.type == "cuda":
         torch.cuda.synchronize(comm.device)
-    seconds = torch.tensor([time.perf_counter() - begin], device=comm.device)
-    return float(comm.start_max(seconds).wait().item())
+    spent = [time.perf_counter() - begin, time.process_time() - begin_processor]
+    return cast(list[float], comm.start_max(torch.tensor(spent, device=comm.device)).wait().tolist())

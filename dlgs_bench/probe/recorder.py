@@ -5,6 +5,7 @@ import math
 import platform
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -93,6 +94,7 @@ class _Step:
     """The time stamps of one optimizer step; ``passes``: begin and end of each forward pass.
 
     ``exchanges``: parameter -> the number of its gradients that were exchanged, if DistributedDataParallel does it.
+    ``clocks``: the host's clock, and the processor time of this process, when backward began and at the last gradient.
     """
 
     passes: list[list[Any]] = field(default_factory=list)
@@ -101,6 +103,7 @@ class _Step:
     exchanges: dict[int, int] = field(default_factory=dict)
     last: Any = None
     optimizer: Any = None
+    clocks: list[tuple[float, float]] = field(default_factory=list)
 
 
 class Recorder:
@@ -215,9 +218,11 @@ class Recorder:
     def _backward_begins(self, gradient: Tensor) -> None:
         if self._step.backward is None:
             self._step.backward = self._marks.mark()
+            self._step.clocks = [_clocks()] * 2
 
     def _gradient_arrived(self, index: int, parameter: Tensor) -> None:
         self._step.last = self._step.arrived[index] = self._marks.mark()
+        self._step.clocks[1:] = [_clocks()]
         if self._exchanges:
             self._step.exchanges[index] = self._step.exchanges.get(index, 0) + 1
 
@@ -264,6 +269,12 @@ class Recorder:
             arrivals.append([None if mark is None else between(backward, mark) for mark in marks])
         return parts, arrivals
 
+    def _busy_cores(self) -> float | None:
+        """The cores that this process kept busy in a backward pass; None if its beginning was not seen."""
+        clocks = [row["step"].clocks for row in self._recorded]
+        spent = [(end[0] - begin[0], end[1] - begin[1]) for begin, end in (pair for pair in clocks if len(pair) == 2)]
+        return _median([processor_s / seconds for seconds, processor_s in spent if seconds > 0])
+
     def _profile(self) -> tuple[dict, bool]:
         """The profile, and whether this rank writes it."""
         parts, arrivals = self._times()
@@ -303,7 +314,10 @@ class Recorder:
         job = self._job(kind) | {"ddp": ddp}
         if first:
             self._report(job, failed | (left_out if self._methods else {}))
-        job |= {"backend": backend, "workers": comm.world_size if comm else 1, "machine": machine}
+        busy = self._busy_cores()
+        idle = None if busy is None else max(0.0, process_group.own_cores(machine) - busy)
+        workers = comm.world_size if comm else 1
+        job |= {"backend": backend, "workers": workers, "machine": machine, "idle_cores": idle}
         described = [
             {"shape": list(shape), "dtype": str(parameter.dtype).removeprefix("torch."), "arrived_s": seconds}
             for shape, parameter, seconds in zip(shapes, self._parameters, arrived, strict=True)
@@ -435,6 +449,10 @@ def _tensors(outputs: Any) -> list[Tensor]:
     if isinstance(outputs, list | tuple):
         return [tensor for output in outputs for tensor in _tensors(output)]
     return []
+
+
+def _clocks() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
 
 
 def _say(text: str) -> None:

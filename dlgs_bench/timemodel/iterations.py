@@ -129,20 +129,25 @@ def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> di
     """Seconds that ``timed(costs)`` would save if one part cost nothing.
 
     "selection": selecting and packing the entries that are sent. "link": the bytes on the busiest link. "messages": the
-    cost of a message that does not depend on its size, in latency and processor time. ``unlimited``: the costs over a
-    link of infinite rate.
+    cost of a message that does not depend on its size, in latency and processor time, and the delay of computing by
+    messages. ``unlimited``: the costs over a link of infinite rate.
     """
     nothing = Curve((1.0,), (0.0,))
-    occupied = cast(Curve, costs.communicate)
     without = {
         "selection": replace(costs, sparsify=nothing),
         "link": unlimited,
         "messages": replace(
             costs,
-            communicate=Curve(occupied.entries, tuple(seconds - occupied.seconds[0] for seconds in occupied.seconds)),
+            communicate=_above_smallest(cast(Curve, costs.communicate)),
             latency=nothing,
             contention_s=0.0,
+            interference=nothing,
         ),
     }
     whole_s = timed(costs)
     return {part: whole_s - timed(other) for part, other in without.items()}
+
+
+def _above_smallest(curve: Curve) -> Curve:
+    """The curve without the seconds of the smallest bucket."""
+    return Curve(curve.entries, tuple(seconds - curve.seconds[0] for seconds in curve.seconds))

@@ -7,7 +7,7 @@ other numbers. ``models`` merges layers at will; ``script_models`` predicts the 
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -59,6 +59,8 @@ class Job:
     infinite rate if the profile is of one process. ``operations``: seconds by float32 words.
     ``buffer_words``: of the buffers that rank 0 broadcasts before forward, which ``forward_s`` contains.
     ``unexplained_s``: by how much the recorded iteration was longer than the time model gives.
+    ``processors``: processor seconds of an operation on a worker, by float32 words; ``delays``: the part of them that
+    delays computing, 1 if no core is idle.
     ``passes``, ``exchanges``: of a step: forward and backward passes, and how many of them exchanged gradients; None if
     the profile is too old to contain it.
     """
@@ -75,6 +77,8 @@ class Job:
     backend: str = "none"
     buffer_words: float = 0.0
     unexplained_s: float = 0.0
+    processors: dict[str, Curve] = field(default_factory=dict)
+    delays: float = 0.0
     passes: int = 1
     exchanges: int | None = 1
 
@@ -114,9 +118,10 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
     workers = profile["job"]["workers"]
     if workers == 1:
         rest_s += times["waiting"]  # a single process does not wait: it clips gradients, for example
-    operations = {
-        name: _curve([row for row in profile["network"] if row["operation"] == name]) for name in OPERATION_FIELDS
-    }
+    rows_of = {name: [row for row in profile["network"] if row["operation"] == name] for name in OPERATION_FIELDS}
+    operations = {name: _curve(rows, "seconds") for name, rows in rows_of.items()}
+    timed = all(row["processor_s"] is not None for row in profile["network"])
+    idle_cores = profile["job"]["idle_cores"]
     job = Job(
         shapes=[row["shape"] for row in rows],
         forward_s=times["forward"] + times["loss"],
@@ -129,6 +134,8 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         device=profile["job"]["device"],
         backend=profile["job"]["backend"],
         buffer_words=(profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / FLOAT32_BYTES,
+        processors={name: _curve(rows if timed else [], "processor_s") for name, rows in rows_of.items()},
+        delays=0.0 if idle_cores is None else max(0.0, 1 - idle_cores),
         passes=profile["job"]["passes"],
         exchanges=profile["job"]["exchanges"] if profile["job"]["kind"] in ("ddp", "hsdp") else 1,
     )
@@ -156,13 +163,13 @@ def _lengths(rows: list[dict]) -> list[int]:
     return [math.prod(row["shape"]) * DTYPES[row["dtype"]] for row in rows]
 
 
-def _curve(rows: list[dict]) -> Curve:
-    """Seconds of an operation by float32 words. A time above the time of a larger tensor is noise, and is lowered."""
+def _curve(rows: list[dict], key: str) -> Curve:
+    """``key`` of an operation by float32 words. A time above the time of a larger tensor is noise, and is lowered."""
     if not rows:
         return Curve((1.0, 2.0), (0.0, 0.0))
     seconds: dict[float, float] = {}
     for row in sorted(rows, key=lambda row: row["bytes"]):
-        seconds[max(1.0, row["bytes"] / FLOAT32_BYTES)] = max(LEAST_S, row["seconds"])
+        seconds[max(1.0, row["bytes"] / FLOAT32_BYTES)] = max(LEAST_S, row[key])
     rising = np.minimum.accumulate(np.array(list(seconds.values()))[::-1])[::-1]
     return Curve(tuple(seconds), tuple(rising.tolist()))
 
@@ -194,6 +201,22 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
             for words, least in zip(summed.entries, summed.seconds, strict=True)
         ]
         curves["all-reduce"] = Curve(summed.entries, tuple(seconds))
+    return curves
+
+
+def _processors(job: Job, workers: int) -> dict[str, Curve]:
+    """Processor seconds of each operation on a worker, with another number of workers.
+
+    The time of the smallest message grows with the number of the other workers, and the rest with the bytes.
+    """
+    curves = dict(job.processors)
+    for name in {"all-reduce", "all-gather"} & set(curves) if job.here.workers > 1 else ():
+        traffic, curve = OPERATION_FIELDS[name][2], curves[name]
+        bytes_here, bytes_there = (ALL_GATHER.link_bytes(traffic, 1, each) for each in (job.here.workers, workers))
+        fixed_s, seconds = curve.seconds[0], np.array(curve.seconds)
+        rounds = (workers - 1) / (job.here.workers - 1)
+        scaled = fixed_s * rounds + (seconds - fixed_s) * bytes_there / bytes_here
+        curves[name] = Curve(curve.entries, tuple(scaled.tolist()))
     return curves
 
 
@@ -297,15 +320,11 @@ class JobModel:
     def costs(self, there: Network) -> Costs:
         """The costs of the job's exchanges on a network, by entries of a bucket."""
         entries, operations = self._grid, projected(self.job, there)
-        if not self._method:
-            sparsify_s, sent_s = np.zeros_like(entries), operations["all-reduce"](entries * self.job.words)
-        else:
-            sparsify_s = self._seconds_by(entries, there.workers)
-            sent_s = sum(
-                load.requests(entries, there.workers)
-                * self._sent_s(operations, operation, load.bytes_each(entries, there.workers) / FLOAT32_BYTES)
-                for operation, load in self._loads.items()
-            )
+        sparsify_s = self._seconds_by(entries, there.workers) if self._method else np.zeros_like(entries)
+        sent_s = self._exchanged_s(operations, there.workers)
+        delay_s = np.zeros_like(entries)
+        if self.job.delays:
+            delay_s = self.job.delays * self._exchanged_s(_processors(self.job, there.workers), there.workers)
         grid = tuple(entries.tolist())
         flag_s = float(operations["all-reduce"](1.0)) if self.hooked else 0.0
         return Costs(
@@ -314,7 +333,18 @@ class JobModel:
             Curve(grid, tuple(sparsify_s.tolist())),
             Curve(grid, tuple(sent_s.tolist())),
             Curve(grid, (flag_s,) * len(grid)),
+            interference=Curve(grid, tuple(delay_s.tolist())),
         )
+
+    def _exchanged_s(self, operations: dict[str, Curve], workers: int) -> np.ndarray:
+        """Seconds of the operations of one exchange, for each bucket in the grid."""
+        if not self._method:
+            return operations["all-reduce"](self._grid * self.job.words)
+        seconds = np.zeros_like(self._grid)
+        for operation, load in self._loads.items():
+            words = load.bytes_each(self._grid, workers) / FLOAT32_BYTES
+            seconds += load.requests(self._grid, workers) * self._sent_s(operations, operation, words)
+        return seconds
 
     def _sent_s(self, operations: dict[str, Curve], operation: str, words: np.ndarray) -> np.ndarray:
         """Seconds of an operation. On Gloo, a gathered message of more than ``FIRST_BYTES`` is sent in two parts."""
@@ -338,7 +368,9 @@ class JobModel:
         """The sum of ``schedule(...).iteration_s``, ``rest_s`` and ``unexplained_s``, for costs without contention."""
         start, stop = plan[:, 0], plan[:, 1]
         entries = self._ends[stop] - self._ends[start]
+        delays = np.cumsum(costs.interference(entries))
         ready = costs.forward_s + self._backward_ends[stop] + np.cumsum(costs.sparsify(entries))
+        ready[1:] += delays[:-1]
         behind = np.cumsum(costs.communicate(entries)[::-1])[::-1]  # this bucket's communication and all after it
         return float(np.max(ready + behind) + costs.latency(entries[-1]) + self.job.rest_s + self.job.unexplained_s)
 
@@ -417,7 +449,7 @@ def models(profile: dict, names: Sequence[str] | None = None, slowdown: float = 
 
 
 def script_models(
-    profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0, slow_selection: bool = True
+    profile: dict, names: Sequence[str] | None = None, slowdown: float = 1.0, rehearsed: bool = False
 ) -> list[JobModel]:
     """The models of the recorded script with its own buckets, if it uses DistributedDataParallel; otherwise ``models``.
 
@@ -425,9 +457,12 @@ def script_models(
     Methods have this value too, and run in a ``DDPHook``. The part of the recorded iteration that the time model does
     not explain, such as copies of gradients and waiting for the slowest worker, is added to every prediction.
 
-    ``slowdown``: by which computing, but no exchange, is made slower. ``slow_selection``: whether selection is too, if
-    the script uses DistributedDataParallel.
+    ``slowdown``: by which computing, but no exchange, is made slower; selection too, if the script uses
+    DistributedDataParallel. ``rehearsed``: workers wait instead of computing, so the slowdown is not for selection, and
+    exchanges delay no computing.
     """
+    if rehearsed:
+        profile = profile | {"job": profile["job"] | {"idle_cores": None}}
     ddp = profile["job"]["ddp"]
     if ddp is None:
         return models(profile, names, slowdown)
@@ -441,7 +476,7 @@ def script_models(
     script = JobModel(job, plans=[own], name=SCRIPT, title="uncompressed, the script's buckets")
     job_models = [JobModel(job, plans=[own, *(fill(job.lengths, cap, cap) for cap in caps)]), script]
     for method in _chosen(profile, names):
-        slower = slowdown if slow_selection else 1.0
+        slower = 1.0 if rehearsed else slowdown
         samples = [row | {"seconds": row["seconds"] * slower} for row in method["samples"]]
         plans = [fill(hooked.lengths, *filled)] if method["scope"] in ("size", "plan") else ()
         job_models.append(JobModel(hooked, method | {"samples": samples}, plans, hooked=True))

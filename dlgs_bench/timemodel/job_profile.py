@@ -13,7 +13,7 @@ from typing import Any, get_args
 from dlgs_bench.buckets import Scope
 from dlgs_bench.errors import short_repr
 
-FORMAT, VERSION = "dlgs-bench profile", 4
+FORMAT, VERSION = "dlgs-bench profile", 5
 FEW_STEPS = 10  # medians over fewer recorded steps are uncertain
 ONE_EXCHANGE = (  # what follows if several passes of a recorded step exchanged gradients
     "predictions assume one exchange per step; call no_sync in all passes except the last, and record again"
@@ -88,6 +88,8 @@ SCHEMA = {
                 {"type": "null"},
             ]
         },
+        # Of the cores that a worker may use, those that are idle in a backward pass. null in older profiles.
+        idle_cores=_ANY_SECONDS,
     ),
     # Of each trainable parameter, in the order of model.parameters(): no name and no value. ``arrived_s``: when its
     # gradient was ready, from the beginning of backward; null if a pass never uses the parameter.
@@ -95,9 +97,13 @@ SCHEMA = {
     # Medians over the recorded steps, and the 10th and 90th percentile. "waiting": from the last gradient to the
     # optimizer, which is communication that backward does not hide, and clipping.
     times=_object(**{part: _object(median_s=_SECONDS, low_s=_SECONDS, high_s=_SECONDS) for part in PARTS}),
-    # On the job's own process group; ``bytes``: of one worker's tensor. Empty for one process.
+    # On the job's own process group; ``bytes``: of one worker's tensor; ``processor_s``: processor time of one worker,
+    # null in older profiles. Empty for one process.
     network=_list(
-        _object(operation={"enum": list(OPERATIONS)}, workers=_COUNT, bytes=_COUNT, seconds=_POSITIVE)
+        _object(
+            operation={"enum": list(OPERATIONS)}, workers=_COUNT, bytes=_COUNT, seconds=_POSITIVE,
+            processor_s=_ANY_SECONDS,
+        )
     ),
     # Selecting a hundredth of the entries and rounding to 16 bits, on the job's device, for the entries of the job's
     # median and largest bucket. Older profiles have them for one size of at most 2^22 entries.
@@ -162,10 +168,10 @@ def _upgraded(profile: Any) -> Any:
 
     Version 1 has no settings of DistributedDataParallel: we assume its defaults, and no buffers. The first packages
     that wrote version 2 did not record the machine, and none recorded the exchanges of a step. Version 3 has no network
-    interfaces, and no version of NCCL and Horovod.
+    interfaces, and no version of NCCL and Horovod. Version 4 has no idle cores, and no processor times of messages.
     """
     version, job = (profile.get(key) if isinstance(profile, dict) else None for key in ("version", "job"))
-    if version not in (1, 2, 3) or isinstance(version, bool) or not isinstance(job, dict):
+    if version not in (1, 2, 3, 4) or isinstance(version, bool) or not isinstance(job, dict):
         return profile
     if version < 3:
         ddp = dict(DDP_DEFAULTS) if job.get("kind") == "ddp" else None
@@ -174,7 +180,11 @@ def _upgraded(profile: Any) -> Any:
     for key, values in unknown.items():
         if isinstance(job.get(key), dict):
             job = job | {key: values | job[key]}
-    return profile | {"version": VERSION, "job": job}
+    rows = profile.get("network")
+    if isinstance(rows, list):
+        rows = [{"processor_s": None} | row if isinstance(row, dict) else row for row in rows]
+        profile = profile | {"network": rows}
+    return profile | {"version": VERSION, "job": {"idle_cores": None} | job}
 
 
 def _content(path: Path | str) -> bytes:
