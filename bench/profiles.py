@@ -602,8 +602,8 @@ needs a testbed (`dlgs-bench check-testbed`). All cases are in [profiles.md](pro
 The cases were measured with commit {table["commit"].iloc[0]}, and predicted with the time model of commit
 {table["predicted_commit"].iloc[0]}, from the same profiles. What is [added to the paper's time
 model](../../docs/time-model.md#from-a-profile-of-a-job) was found in earlier measurements of mobilenet_v2, vgg16 and
-language_model, and the work of hooks and the delay of backward by messages in earlier checks of the same six jobs. No
-cost was fitted to the cases here.
+language_model. The work of hooks, the delay of backward by messages and the empty caches before each measurement were
+found in earlier checks of the same six jobs. No cost was fitted to the cases here.
 The factor of {TIED}, within which methods count as equal, was computed from the cases of
 [reference-profiles](../reference-profiles/README.md).
 

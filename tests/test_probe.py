@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 import warnings
+from contextlib import nullcontext
+from functools import partial
 from statistics import median_low
 from unittest import mock
 
@@ -23,7 +25,8 @@ from world import World
 from dlgs_bench.buckets import fill
 from dlgs_bench.exchange import finite
 from dlgs_bench.probe import mirror, process_group, record
-from dlgs_bench.probe.marks import Marks
+from dlgs_bench.probe.marks import CACHES_BYTES, Marks
+from dlgs_bench.probe.recorder import Recorder
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, SCHEMA, load
 
 
@@ -160,6 +163,31 @@ def test_an_interruption_is_one_line(tmp_path, capsys, measuring):
     assert reported(capsys)[-1] == f"record: interrupted {during}, so {path} is not written"
 
 
+@pytest.mark.unit
+@pytest.mark.parametrize("fails", [False, True])
+def test_measurements_begin_with_empty_caches_and_leave_no_memory(tmp_path, fails):
+    made, marks, order = [], Marks(torch.device("cpu")), []
+    with mock.patch.object(marks, "empty_caches", partial(order.append, "caches")):
+        marks.timed(lambda: order.append("work"))
+    assert order == ["caches", "work"]
+    model, optimizer = plain(torch.nn.Linear(3, 5))
+    recorder = Recorder(model, optimizer, tmp_path / "profile.json", 5, ["topk"])
+    recorder.start()
+    train(model, optimizer, 4)
+    measure = mirror.measure
+
+    def measured(*given, **named):
+        assert not measure(*given, **named)[1] and recorder._marks._other_data.nbytes == CACHES_BYTES
+        made.append(True)
+        if fails:
+            raise KeyboardInterrupt
+        return [], {}
+
+    with mock.patch.object(mirror, "measure", measured), pytest.raises(KeyboardInterrupt) if fails else nullcontext():
+        recorder.finish()
+    assert made and recorder._marks._other_data is None
+
+
 shapes = st.lists(st.lists(st.integers(1, 41), max_size=3).map(tuple), min_size=1, max_size=4)
 
 
@@ -169,7 +197,8 @@ shapes = st.lists(st.lists(st.integers(1, 41), max_size=3).map(tuple), min_size=
 def test_every_method_can_be_measured_whatever_the_sizes_and_the_workers(layers, workers):
     methods, _ = mirror.chosen(None)
     plan = fill([math.prod(shape) for shape in layers], 40, 400)
-    with mock.patch.multiple(mirror, TARGETS=(50, 2**10), WORKERS=(2, workers), REPEATS=1):
+    small_cache = mock.patch("dlgs_bench.probe.marks.CACHES_BYTES", 4)
+    with small_cache, mock.patch.multiple(mirror, TARGETS=(50, 2**10), WORKERS=(2, workers), REPEATS=1):
         rows, failed = mirror.measure(methods, layers, plan, Marks(torch.device("cpu")), torch.device("cpu"))
     assert failed == {} and {row["name"] for row in rows} == set(methods)
 

@@ -2,10 +2,14 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from statistics import median
 from typing import Any
 
 import torch
+from torch import Tensor
+
+CACHES_BYTES = 2**27  # more than the caches of a processor core or a GPU
 
 
 class Marks:
@@ -14,6 +18,7 @@ class Marks:
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
         self._device = device
+        self._other_data: Tensor | None = None
 
     def mark(self) -> Any:
         """A time stamp of now."""
@@ -31,8 +36,23 @@ class Marks:
         if self._cuda:
             torch.cuda.synchronize(self._device)
 
+    def empty_caches(self) -> None:
+        """Fill the caches with other data, as forward and backward do between two exchanges.
+
+        This needs ``CACHES_BYTES`` of the device's memory until ``free``. Without this memory, nothing happens.
+        """
+        with suppress(torch.OutOfMemoryError):
+            if self._other_data is None:
+                self._other_data = torch.zeros(CACHES_BYTES // 4, device=self._device)
+            self._other_data.add_(1)
+
+    def free(self) -> None:
+        """Free the memory of ``empty_caches``."""
+        self._other_data = None
+
     def timed(self, work: Callable[[], Any]) -> float:
-        """Seconds that ``work`` takes on the host and the device, without other work on the device."""
+        """Seconds that ``work`` takes on the host and the device, with empty caches and no other work on the device."""
+        self.empty_caches()
         self.synchronize()
         begin = time.perf_counter()
         work()

@@ -30,7 +30,7 @@ REPEATS = 3
 LARGE, REPEATS_IF_LARGE = 2**20, 2  # entries of a large bucket, on which a disturbance weighs less
 LIMIT_S = 1.0  # a method that took longer on a bucket is not measured on larger buckets
 # Roughly: the time of an exchange, in Top-K selections of its bucket by torch, and a time that every exchange takes.
-EXCHANGE_IN_TOPKS, LEAST_EXCHANGE_S = 1.0, 5e-3
+EXCHANGE_IN_TOPKS, LEAST_EXCHANGE_S = 1.0, 0.015
 RATIO = 0.01
 LOCAL_STEPS = "the method exchanges weights after local steps"
 Shapes = tuple[tuple[int, ...], ...]

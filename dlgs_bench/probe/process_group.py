@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from dlgs_bench.buckets import filled_by
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.collectives import PeerExchange
+from dlgs_bench.probe.marks import Marks
 from dlgs_bench.timemodel.job_profile import OPERATIONS
 
 SIZES = (4, 2**12, 2**16, 2**20, 2**23, 2**25)  # bytes of one worker's tensor
@@ -102,7 +103,7 @@ def _interfaces(folder: Path = Path("/sys/class/net")) -> list[dict[str, Any]] |
     return interfaces or None
 
 
-def measure(comm: Communicator) -> list[dict]:
+def measure(comm: Communicator, marks: Marks) -> list[dict]:
     """Seconds of each operation on the slowest rank, by the bytes of one worker's tensor."""
     rows = []
     for operation in OPERATIONS:
@@ -112,8 +113,8 @@ def measure(comm: Communicator) -> list[dict]:
             if largest or expected_s > LIMIT_S:
                 break
             tensor = torch.zeros(size // 4, device=comm.device)
-            _slowest(comm, operation, tensor)  # the first call sets up connections
-            calls = [_slowest(comm, operation, tensor) for _ in range(REPEATS)]
+            _slowest(comm, operation, tensor, marks)  # the first call sets up connections
+            calls = [_slowest(comm, operation, tensor, marks) for _ in range(REPEATS)]
             seconds, processor_s = map(median, zip(*calls, strict=True))
             rows.append({"operation": operation, "workers": comm.world_size, "bytes": size, "seconds": seconds,
                          "processor_s": processor_s})  # fmt: skip
@@ -121,11 +122,13 @@ def measure(comm: Communicator) -> list[dict]:
     return rows
 
 
-def _slowest(comm: Communicator, operation: str, tensor: torch.Tensor) -> list[float]:
+def _slowest(comm: Communicator, operation: str, tensor: torch.Tensor, marks: Marks) -> list[float]:
     """Seconds of one call on the slowest rank, and processor seconds of the rank that needs most.
 
     The result is the same on all ranks, so all measure the same sizes.
     """
+    marks.empty_caches()
+    marks.synchronize()
     comm.barrier()
     begin, begin_processor = time.perf_counter(), time.process_time()
     if operation == "all-reduce":
@@ -135,7 +138,6 @@ def _slowest(comm: Communicator, operation: str, tensor: torch.Tensor) -> list[f
     else:  # a message to the next rank, and one from the previous rank
         following, before = (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
         comm.start_round(PeerExchange({following: tensor}, {before: len(tensor)}, tensor.dtype)).wait()
-    if comm.device.type == "cuda":
-        torch.cuda.synchronize(comm.device)
+    marks.synchronize()
     spent = [time.perf_counter() - begin, time.process_time() - begin_processor]
     return cast(list[float], comm.start_max(torch.tensor(spent, device=comm.device)).wait().tolist())

@@ -301,7 +301,7 @@ class Recorder:
                 links = " and the links" if comm else ""
                 _say(f"measuring {len(chosen)} methods{links}, which takes about {_rounded(expected_s)} s")
             machine = process_group.machine(comm)
-            rows = process_group.measure(comm) if comm else []
+            rows = process_group.measure(comm, self._marks) if comm else []
             reordered = kind == "ddp" and order != sorted(order, reverse=True)
             not_float32 = any(self._local[index].dtype != torch.float32 for index in order)
             other_memory = not_float32 or kind in ("hsdp", "horovod")
@@ -309,6 +309,7 @@ class Recorder:
             if comm:
                 comm.barrier()  # ranks need different times to measure methods
         finally:
+            self._marks.free()
             if comm:
                 comm.stop_thread()
         job = self._job(kind) | {"ddp": ddp}
