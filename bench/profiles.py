@@ -604,8 +604,9 @@ The cases were measured with commit {table["commit"].iloc[0]}, and predicted wit
 model](../../docs/time-model.md#from-a-profile-of-a-job) was found in earlier measurements of mobilenet_v2, vgg16 and
 language_model. The work of hooks, the delay of backward by messages and the empty caches before each measurement were
 found in earlier checks of the same six jobs. No cost was fitted to the cases here.
-The factor of {TIED}, within which methods count as equal, was computed from the cases of
-[reference-profiles](../reference-profiles/README.md).
+The factor of {TIED}, within which methods count as equal, is the larger factor of
+[reference-profiles](../reference-profiles/README.md) and
+[reference-profiles-avx2](../reference-profiles-avx2/README.md).
 
 ## What limits the comparison
 

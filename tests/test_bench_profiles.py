@@ -193,8 +193,9 @@ def test_the_first_choice_is_compared_with_the_fastest():
 
 @pytest.mark.unit
 def test_ties_follow_from_the_ratios_of_the_kept_cases():
-    kept = profiles.not_given(pd.read_csv(ROOT / "results/reference-profiles/profiles.csv"))
-    assert profiles.tie_factor(kept) == pytest.approx(TIED, abs=0.005)
+    sets = [pd.read_csv(path) for path in (ROOT / "results").glob("reference-profiles*/profiles.csv")]
+    factors = [profiles.tie_factor(profiles.not_given(kept)) for kept in sets]
+    assert len(factors) == 2 and max(factors) == pytest.approx(TIED, abs=0.005)
     rows = [("a", 1.0), ("a", 1.2), ("b", 3.0), ("b", 4.0)]
     tied = profiles.ties(pd.DataFrame(rows, columns=["case", "predicted_s"]), 1.25)
     assert tied["predicted_s"].tolist() == [1.0, 1.2, 3.0]
