@@ -1,0 +1,57 @@
+"""DLGS with one threshold for the whole model, so that a layer with larger entries sends more of them."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from dlgs_bench.exchange import Bucket, Sparsifier, StepContext, Threshold
+
+SHIFT = 16  # bits of a magnitude that are ignored: 8 bits of exponent and 7 bits of mantissa remain
+
+
+@dataclass
+class ModelDLGS(Sparsifier):
+    """DLGS whose threshold is a magnitude of the whole model instead of one bucket; not part of the paper.
+
+    Every ``refresh_every`` steps, each bucket counts its magnitudes, and is exchanged with the old threshold. The next
+    step computes the threshold from the counts of all buckets. So no bucket waits for another, as in DLGS. In the first
+    step, each bucket sends its k largest entries. Counts are by the upper bits of a magnitude, so at most 1/128 of the
+    threshold is rounded off.
+    """
+
+    title = "DLGS, threshold of the model"
+    scope = "plan"
+    state = ("threshold", "magnitudes")
+
+    refresh_every: Annotated[int, ">= 1"] = 32  # s
+    threshold: float = field(default=0.0, init=False, repr=False)  # 0: not known yet
+    # By bucket: how many entries have each magnitude. The next step reads the counts.
+    magnitudes: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def cycle(self) -> int:
+        return self.refresh_every
+
+    def phase(self, step: int) -> str:
+        return "refresh" if (step - 1) % self.refresh_every == 0 else "reuse"
+
+    def rule(self, bucket: Bucket, context: StepContext) -> Threshold | None:
+        if bucket.index in self.magnitudes or (self.magnitudes and self.phase(context.step) == "reuse"):
+            self._refresh(bucket)
+        return Threshold(self.threshold) if self.phase(context.step) == "reuse" and self.threshold else None
+
+    def select(self, corrected: Tensor, bucket: Bucket, context: StepContext) -> Threshold:
+        rounded = corrected.view(torch.int32).bitwise_and(2**31 - 1) >> SHIFT
+        self.magnitudes[bucket.index] = torch.bincount(rounded, minlength=2 ** (31 - SHIFT))
+        return Threshold(self.threshold or self.selector.kth_magnitude(corrected, self.k(bucket)))
+
+    def _refresh(self, bucket: Bucket) -> None:
+        """Set the threshold to the largest rounded magnitude that at least k entries of the model reach."""
+        total = torch.stack(list(self.magnitudes.values())).sum(dim=0)
+        self.magnitudes.clear()
+        reach = total.flip(0).cumsum(0)  # the entries that reach each magnitude, the largest first
+        k = self.k(bucket, int(reach[-1]))
+        magnitude = len(total) - 1 - int(torch.searchsorted(reach, k))
+        self.threshold = float(torch.tensor([magnitude << SHIFT], dtype=torch.int32).view(torch.float32))
