@@ -140,6 +140,28 @@ def test_a_checked_threshold_is_refreshed_only_when_the_density_drifts(scenario,
     measured("dlgs", what, len(calls) / 10, at_least=1, at_most=most)
 
 
+@pytest.mark.parametrize("refresh_every", [1, 3])
+def test_one_threshold_is_the_kth_magnitude_of_all_buckets_in_the_last_refresh_step(refresh_every):
+    """It is rounded down by at most 1/128. The bucket with larger entries sends most of them."""
+    method, sizes, scales = make("dlgs_model", ratio=0.01, refresh_every=refresh_every), (300, 20_000), (30, 1)
+    residuals, wanted = [torch.zeros(size) for size in sizes], 0.0
+    for step, gradient in enumerate(walk(sum(sizes), 8, lambda step: 1.0), start=1):
+        corrected, counts = [], []
+        for index, (layer, scale) in enumerate(zip(gradient.split(sizes), scales, strict=True)):
+            request = next(method.exchange(Bucket(index, layer * scale), at(step)))
+            corrected.append(residuals[index] + layer * scale)
+            counts.append(len(request.values))
+            residuals[index] = corrected[index].index_fill(0, request.indices.long(), 0)
+            if step > 1:
+                reach = corrected[index].abs() >= method.threshold
+                assert torch.equal(request.indices.long().sort().values, reach.nonzero().view(-1))
+        if step > 1:
+            assert wanted * (1 - 1 / 128) <= method.threshold <= wanted
+            assert counts[0] > 90  # with equal densities it would be 3
+        if (step - 1) % refresh_every == 0:
+            wanted = torch.cat(corrected).abs().sort().values[-(sum(sizes) // 100)].item()
+
+
 def test_each_layer_of_a_group_has_a_threshold_that_follows_its_own_rms():
     """The second layer's gradient shrinks and the first one's does not: each keeps its density."""
     method, sizes = make("dlgs", ratio=0.02, within="layer", reuse="rms"), (10_000, 10_000)

@@ -23,6 +23,7 @@ VALUES = {
 }
 SIZE = (5.4, 3.9)  # inches of a panel
 LOWER = 2.0  # inches of the panel of differences
+MOST_INSIDE = 5  # lines of a legend inside the axes; more would hide curves
 RANGE = ("pi", 100)  # seaborn's name for the band from the smallest to the largest value
 
 
@@ -75,9 +76,8 @@ def upper(axes: Axes, points: pd.DataFrame, value: str, names: Names, recipe: di
     ratios, first = points["ratio"].dropna().unique(), points.iloc[0]
     one_ratio = at_ratio(ratios[0]) if len(ratios) == 1 else ""
     axes.set_title(f"{names.model(first['model'])}, {data_title(first)}{one_ratio}{where}", fontsize=10)
-    several = len(axes.get_legend_handles_labels()[0]) > 8
     # The background hides the dotted lines behind the words.
-    axes.legend(facecolor="white", edgecolor="none", framealpha=1, fontsize=7.5 if several else 9)
+    axes.legend(facecolor="white", edgecolor="none", framealpha=1, fontsize=9)
 
 
 def lower(axes: Axes, differences: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:
@@ -129,6 +129,12 @@ def main(snakemake: Script) -> None:
             column[1].set_visible(False)
             column[0].tick_params(labelbottom=True)
         column[1 if len(difference) else 0].set_xlabel("epoch")
+    keys = [axes.get_legend_handles_labels() for axes in grid[0]]
+    if any(len(labels) > MOST_INSIDE for _, labels in keys):
+        drawn = {label: handle for handles, labels in keys for handle, label in zip(handles, labels, strict=True)}
+        for axes in grid[0]:
+            axes.get_legend().remove()
+        style.legend(figure, list(drawn.values()), list(drawn))
     notes = []
     for rows, where in panes:
         note = f"{captions.setting(rows)}; {captions.seeds(rows)}"
