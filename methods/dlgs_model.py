@@ -21,7 +21,7 @@ class ModelDLGS(Sparsifier):
     threshold is rounded off.
     """
 
-    title = "DLGS, threshold of the model"
+    title = "DLGS, one threshold"
     scope = "plan"
     state = ("threshold", "magnitudes")
 
