@@ -17,7 +17,7 @@ import torch
 import yaml
 from support import ROOT, read
 
-from dlgs_bench import describe
+from dlgs_bench import describe, plugins
 from dlgs_bench.config import load as config
 from dlgs_bench.config import studies
 from dlgs_bench.exchange.selection import Threshold
@@ -170,3 +170,9 @@ def test_files_that_a_reader_writes_are_no_files_of_the_project():
     expected = {"methods/roundrobin.py", "methods/strided.py", "models/mobilenet.py", "config/mine.yaml"}
     assert expected <= WRITTEN_BY_THE_READER
     assert not [name for name in WRITTEN_BY_THE_READER if (ROOT / name).exists()]
+
+
+def test_the_readme_counts_the_methods():
+    """The paper has four of them."""
+    text, others = (ROOT / "README.md").read_text(), len(plugins.names("methods")) - 4
+    assert re.findall(r"(\d+) (?:others|more methods)", text) == [str(others)] * 2

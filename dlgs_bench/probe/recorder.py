@@ -94,7 +94,8 @@ class _Step:
     """The time stamps of one optimizer step; ``passes``: begin and end of each forward pass.
 
     ``exchanges``: parameter -> the number of its gradients that were exchanged, if DistributedDataParallel does it.
-    ``clocks``: the host's clock, and the processor time of this process, when backward began and at the last gradient.
+    ``backward_clocks``, ``last_clocks``: the host's clock, and the processor time of this process, when backward began
+    and at the last gradient.
     """
 
     passes: list[list[Any]] = field(default_factory=list)
@@ -103,7 +104,8 @@ class _Step:
     exchanges: dict[int, int] = field(default_factory=dict)
     last: Any = None
     optimizer: Any = None
-    clocks: list[tuple[float, float]] = field(default_factory=list)
+    backward_clocks: tuple[float, float] | None = None
+    last_clocks: tuple[float, float] = (0.0, 0.0)
 
 
 class Recorder:
@@ -204,7 +206,7 @@ class Recorder:
         # FSDP2 gives gradients to hooks only in passes that exchange them.
         self._exchanges = getattr(self._wrapped, "require_backward_grad_sync", self._replicas is not None)
         self._step.passes.append([self._marks.mark(), None])
-        self._step.backward, self._step.last = None, None
+        self._step.backward, self._step.last, self._step.backward_clocks = None, None, None
         self._step.arrived.clear()
 
     def _forward_ended(self, model: nn.Module, inputs: tuple, outputs: Any) -> None:
@@ -218,11 +220,11 @@ class Recorder:
     def _backward_begins(self, gradient: Tensor) -> None:
         if self._step.backward is None:
             self._step.backward = self._marks.mark()
-            self._step.clocks = [_clocks()] * 2
+            self._step.backward_clocks = _clocks()
 
     def _gradient_arrived(self, index: int, parameter: Tensor) -> None:
         self._step.last = self._step.arrived[index] = self._marks.mark()
-        self._step.clocks[1:] = [_clocks()]
+        self._step.last_clocks = _clocks()
         if self._exchanges:
             self._step.exchanges[index] = self._step.exchanges.get(index, 0) + 1
 
@@ -271,9 +273,12 @@ class Recorder:
 
     def _busy_cores(self) -> float | None:
         """The cores that this process kept busy in a backward pass; None if its beginning was not seen."""
-        clocks = [row["step"].clocks for row in self._recorded]
-        spent = [(end[0] - begin[0], end[1] - begin[1]) for begin, end in (pair for pair in clocks if len(pair) == 2)]
-        return _median([processor_s / seconds for seconds, processor_s in spent if seconds > 0])
+        busy = []
+        for row in self._recorded:
+            began, ended = row["step"].backward_clocks, row["step"].last_clocks
+            if began is not None and ended[0] > began[0]:
+                busy.append((ended[1] - began[1]) / (ended[0] - began[0]))
+        return _median(busy)
 
     def _profile(self) -> tuple[dict, bool]:
         """The profile, and whether this rank writes it."""

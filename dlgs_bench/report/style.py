@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 
 from dlgs_bench.report import captions
 from dlgs_bench.report.log import Script
-from dlgs_bench.report.names import Names
+from dlgs_bench.report.names import Names, at_ratio
 
 # Ignore a user's matplotlibrc, so that the same data give the same figure on every machine.
 matplotlib.rcdefaults()
@@ -78,6 +78,19 @@ def line(number: int, label: str, ratio: int = 0) -> dict:
 def of_variant(variant: str, names: Names, ratio: int = 0) -> dict:
     """The line of a variant: the same in every figure of a configuration, and for common methods in all figures."""
     return line(number(variant, names), names.variant(variant), ratio)
+
+
+def lines_of_variants(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]:
+    """(line, points) of each variant, and of each of its ratios if there are several; in the order of tables."""
+    drawn, several = [], points["ratio"].nunique() > 1
+    for variant in names.variants_in(points["variant"]):
+        own = points[points["variant"] == variant]
+        for index, (ratio, rows) in enumerate(own.groupby(-own["ratio"], dropna=False)):
+            look = of_variant(variant, names, index)
+            if several:
+                look["label"] += at_ratio(-ratio)
+            drawn.append((look, rows))
+    return drawn
 
 
 def number(variant: str, names: Names) -> int:

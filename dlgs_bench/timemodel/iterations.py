@@ -133,12 +133,13 @@ def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> di
     messages. ``unlimited``: the costs over a link of infinite rate.
     """
     nothing = Curve((1.0,), (0.0,))
+    occupied = cast(Curve, costs.communicate)
     without = {
         "selection": replace(costs, sparsify=nothing),
         "link": unlimited,
         "messages": replace(
             costs,
-            communicate=_above_smallest(cast(Curve, costs.communicate)),
+            communicate=Curve(occupied.entries, tuple(seconds - occupied.seconds[0] for seconds in occupied.seconds)),
             latency=nothing,
             contention_s=0.0,
             interference=nothing,
@@ -146,8 +147,3 @@ def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> di
     }
     whole_s = timed(costs)
     return {part: whole_s - timed(other) for part, other in without.items()}
-
-
-def _above_smallest(curve: Curve) -> Curve:
-    """The curve without the seconds of the smallest bucket."""
-    return Curve(curve.entries, tuple(seconds - curve.seconds[0] for seconds in curve.seconds))

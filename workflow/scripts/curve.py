@@ -6,10 +6,13 @@ larger differences at the start can leave it. A model that was trained too brief
 long runs that are kept in the repository. The small print names their machine, date and commit. Curves of this machine
 are shown next to them if they are above chance level."""
 
+from collections.abc import Sequence
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import seaborn
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dlgs_bench.report import captions, kept, style
 from dlgs_bench.report.load_runs import with_uncompressed
@@ -27,19 +30,6 @@ MOST_INSIDE = 5  # lines of a legend inside the axes; more would hide curves
 RANGE = ("pi", 100)  # seaborn's name for the band from the smallest to the largest value
 
 
-def lines(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]:
-    """(look, points) of each variant, and of each of its ratios if there are several; in the order of tables."""
-    drawn, several = [], points["ratio"].nunique() > 1
-    for variant in names.variants_in(points["variant"]):
-        own = points[points["variant"] == variant]
-        for index, (ratio, rows) in enumerate(own.groupby(-own["ratio"], dropna=False)):
-            look = style.of_variant(variant, names, index)
-            if several:
-                look["label"] += at_ratio(-ratio)
-            drawn.append((look, rows))
-    return drawn
-
-
 def minus_uncompressed(points: pd.DataFrame, value: str) -> pd.DataFrame:
     """The points of the other variants, with ``value`` minus uncompressed's at the same step with the same seed."""
     both = with_uncompressed(points, value, "seed", "step")
@@ -52,7 +42,7 @@ def draw(axes: Axes, points: pd.DataFrame, value: str, names: Names, recipe: dic
     *_, scale = VALUES[value]
     several = RANGE if points["seed"].nunique() > 1 else None
     dense = points["epoch"].nunique() > 15
-    for look, rows in lines(points, names):
+    for look, rows in style.lines_of_variants(points, names):
         rows = rows.assign(shown=rows[value] * scale)
         look |= {"mec": look["color"]} | ({"markevery": 5} if dense else {})
         seaborn.lineplot(
@@ -70,14 +60,26 @@ def draw(axes: Axes, points: pd.DataFrame, value: str, names: Names, recipe: dic
 
 
 def upper(axes: Axes, points: pd.DataFrame, value: str, names: Names, recipe: dict, where: str) -> None:
-    """Draw the curves with a title and a legend."""
+    """Draw the curves with a title."""
     draw(axes, points, value, names, recipe)
     axes.set_ylabel(VALUES[value][0])
     ratios, first = points["ratio"].dropna().unique(), points.iloc[0]
     one_ratio = at_ratio(ratios[0]) if len(ratios) == 1 else ""
     axes.set_title(f"{names.model(first['model'])}, {data_title(first)}{one_ratio}{where}", fontsize=10)
-    # The background hides the dotted lines behind the words.
-    axes.legend(facecolor="white", edgecolor="none", framealpha=1, fontsize=9)
+
+
+def draw_legends(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Draw a legend in each panel, or one legend for all above them if a panel has many lines."""
+    keys = [axes.get_legend_handles_labels() for axes in panels]
+    if all(len(labels) <= MOST_INSIDE for _, labels in keys):
+        for axes in panels:
+            # The background hides the dotted lines behind the words.
+            axes.legend(facecolor="white", edgecolor="none", framealpha=1, fontsize=9)
+        return
+    drawn = {label: handle for handles, labels in keys for handle, label in zip(handles, labels, strict=True)}
+    for axes in panels:
+        axes.get_legend().remove()  # seaborn draws one
+    style.legend(figure, list(drawn.values()), list(drawn))
 
 
 def lower(axes: Axes, differences: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:
@@ -129,12 +131,7 @@ def main(snakemake: Script) -> None:
             column[1].set_visible(False)
             column[0].tick_params(labelbottom=True)
         column[1 if len(difference) else 0].set_xlabel("epoch")
-    keys = [axes.get_legend_handles_labels() for axes in grid[0]]
-    if any(len(labels) > MOST_INSIDE for _, labels in keys):
-        drawn = {label: handle for handles, labels in keys for handle, label in zip(handles, labels, strict=True)}
-        for axes in grid[0]:
-            axes.get_legend().remove()
-        style.legend(figure, list(drawn.values()), list(drawn))
+    draw_legends(figure, grid[0])
     notes = []
     for rows, where in panes:
         note = f"{captions.setting(rows)}; {captions.seeds(rows)}"

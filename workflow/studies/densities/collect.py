@@ -1,4 +1,4 @@
-"""Join the densities of sparsifiers in accuracy runs, by steps, and those of timed schemes whose density drifts."""
+"""Join the densities of sparsifiers in accuracy runs, by steps, with the densities that drift in timed schemes."""
 
 from pathlib import Path
 

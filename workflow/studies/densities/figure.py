@@ -15,15 +15,13 @@ from dlgs_bench.report.names import Names, at_ratio, data_title
 def draw(axes: Axes, table: pd.DataFrame, names: Names) -> None:
     """Draw all variants and ratios of one model."""
     trained, timed = (table[table["how"] == how] for how in ("trained", "timed"))
-    ratios = sorted(trained["ratio"].unique(), reverse=True)
-    for (variant, ratio), rows in trained.groupby(["variant", "ratio"], sort=False):
-        look = style.of_variant(variant, names, ratios.index(ratio)) | {"markevery": 5}
-        if len(ratios) > 1:
-            look["label"] += at_ratio(ratio)
-        axes.plot(rows["step"], 100 * rows["density"], **look)
+    ratios = trained["ratio"].unique()
+    for look, rows in style.lines_of_variants(trained, names):
+        axes.plot(rows["step"], 100 * rows["density"], **look, markevery=5)
         low, high = 100 * rows["density_low"], 100 * rows["density_high"]
         axes.fill_between(rows["step"], low, high, color=look["color"], alpha=0.15, lw=0)
-        same = (timed["variant"] == variant) & (timed["ratio"] == ratio)
+        first = rows.iloc[0]
+        same = (timed["variant"] == first["variant"]) & (timed["ratio"] == first["ratio"])
         for density in timed.loc[same, "density"].iloc[:1]:
             axes.axhline(100 * density, color=look["color"], linestyle=":", linewidth=1.2)
     for ratio in ratios:
