@@ -4,22 +4,23 @@ Example: dlgs-bench advise profile.json --workers 64 --link-mbit 25000
 """
 
 import argparse
-import io
 import math
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from dlgs_bench.atomic_file import write_atomically
+from dlgs_bench import figure_file, looks
 from dlgs_bench.errors import OneLineParser, short_repr
 from dlgs_bench.timemodel import job_advice
 from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR, TIED
 from dlgs_bench.timemodel.iterations import COMPUTING, REACHED, verdict
-from dlgs_bench.timemodel.job_advice import MOST_LOCAL_STEPS, JobModel
+from dlgs_bench.timemodel.job_advice import MOST_LOCAL_STEPS, Job, JobModel
 from dlgs_bench.timemodel.job_profile import FEW_STEPS, load
 from dlgs_bench.timemodel.links import Network
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 LIMITS = {
     "selection": "selection",
@@ -33,6 +34,8 @@ MBIT_PER_GBYTE = 8000
 MOST_WORKERS = 10**6
 MOST_NAMED = 4  # methods in the sentence of those that cannot be distinguished
 RATES_SHOWN = 40  # points of a line in the figure
+LEGEND_COLUMNS = 5
+MARK_EVERY = 8  # points between two markers of a line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,12 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         profile, job_models, there = asked(given)
         if given.figure:
-            with _one_line(given.figure):
-                _check_figure(given.figure)
+            figure_file.check(given.figure)
         print(_report(profile, job_models, there, given.speed_up))
         if given.figure:
-            with _one_line(given.figure):
-                draw(job_models, there, given.figure)
+            figure_file.write(given.figure, lambda: draw(job_models, there))
             print(f"\nThe figure is in {given.figure}.")
     except ValueError as error:
         print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
@@ -60,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     add_questions(parser)
     speedup = "show for each method the link rate below which it has this speed-up over uncompressed (default: 1)"
     parser.add_argument("--speed-up", type=_speedup, default=1.0, metavar="X", help=speedup)
-    parser.add_argument("--figure", type=Path, metavar="FILE.svg", help="also draw a figure (needs matplotlib)")
+    figure_file.add_option(parser)
     return parser
 
 
@@ -136,29 +137,6 @@ def _network(given: argparse.Namespace, here: Network) -> Network:
     if rate is None and not math.isfinite(here.rate_mbit):
         raise ValueError(f"{given.profile}: network: it does not contain the rate of the links; give --link-mbit")
     return Network(workers, here.rate_mbit if rate is None else rate, given.latency_ms)
-
-
-@contextmanager
-def _one_line(path: Path) -> Iterator[None]:
-    """Raise what the file system refuses, such as on a full disk, as ValueError in one line."""
-    try:
-        yield
-    except OSError as error:
-        raise ValueError(f"--figure: {path}: {error.strerror}; give another file") from None
-
-
-def _check_figure(path: Path) -> None:
-    if path.suffix != ".svg":
-        raise ValueError(f"--figure: {path} does not end in .svg; give a file that does")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise ValueError(f"--figure: the folder of {path} does not exist; create it")
-    if path.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"--figure: {path} is a folder, or its folder is not writable; give another file")
-    try:
-        import matplotlib  # noqa: F401 - not among the packages that the wheel needs
-    except ImportError:
-        raise ValueError("--figure: matplotlib is not installed; install it, or leave --figure out") from None
 
 
 def _report(profile: dict, job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> str:
@@ -380,57 +358,73 @@ def _gain(row: dict) -> str:
     return f"{row['gain']:.2f} [{row['gain_low']:.2f}, {row['gain_high']:.2f}]"
 
 
-def draw(job_models: Sequence[JobModel], there: Network, path: Path) -> None:
-    """Draw the iterations, and the utilisation over the rate of the links and over local steps, into an SVG file."""
-    import matplotlib
-
-    with matplotlib.rc_context():  # other figures of this process keep their settings
-        matplotlib.rcdefaults()  # a matplotlibrc of the user can require LaTeX, for example
-        matplotlib.rcParams["text.parse_math"] = False  # a title can contain $
-        drawn = _svg(job_models, there)
-    write_atomically(path, drawn)
-
-
-def _svg(job_models: Sequence[JobModel], there: Network) -> bytes:
-    import numpy as np
+def draw(job_models: Sequence[JobModel], there: Network) -> "Figure":
+    """Three panels: the iterations' parts; utilisation over the rate of the links, and over local steps."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(17, 0.3 * len(job_models) + 3), layout="constrained")
-    left, right, last = figure.subplots(1, 3)
+    figure = Figure(figsize=(15, 0.25 * len(job_models) + 3.2), layout="constrained")
+    iterations, rates, local_steps = figure.subplots(1, 3)
+    _draw_iterations(iterations, job_models, there)
+    _draw_rates(rates, job_models, there)
+    _draw_local_steps(local_steps, job_models[0].job, there)
+    for axes in (iterations, rates, local_steps):
+        axes.spines[["top", "right"]].set_visible(False)
+    handles, labels = (bars + lines for bars, lines in zip(
+        iterations.get_legend_handles_labels(), rates.get_legend_handles_labels(), strict=True
+    ))  # fmt: skip
+    figure.legend(handles, labels, fontsize="small", loc="outside lower center", ncols=LEGEND_COLUMNS, frameon=False)
+    return figure
+
+
+def _draw_iterations(axes: "Axes", job_models: Sequence[JobModel], there: Network) -> None:
     rows, alone_s = job_advice.rank(job_models, there, 1.0), job_models[0].job.alone_s
     titles = [row["label"] for row in rows]
-    left.barh(titles, [alone_s * 1e3] * len(rows), label="computing")
     exchanged = [(row["iteration_s"] - alone_s) * 1e3 for row in rows]
-    left.barh(titles, exchanged, left=alone_s * 1e3, label="exchange and selection")
-    left.invert_yaxis()
-    left.set_xlabel("one iteration (ms)")
-    left.set_title(f"{there.workers} workers, {mbit(there.rate_mbit)}")
-    left.legend()
+    _, computing, hatch = looks.PARTS["computation"]
+    axes.barh(titles, [alone_s * 1e3] * len(rows), color=computing, hatch=hatch, label="computing")
+    _, communication, hatch = looks.PARTS["non-overlapped communication"]
+    axes.barh(titles, exchanged, left=alone_s * 1e3, color=communication, edgecolor="white", linewidth=0, hatch=hatch,
+              label="exchange and selection")  # fmt: skip
+    axes.invert_yaxis()
+    axes.set(xlabel="predicted time of one iteration (ms)", title=f"{there.workers} workers, {mbit(there.rate_mbit)}")
+
+
+def _draw_rates(axes: "Axes", job_models: Sequence[JobModel], there: Network) -> None:
+    import numpy as np
+
     rates = np.geomspace(there.rate_mbit / 100, there.rate_mbit * 100, RATES_SHOWN)
+    names = [model.name for model in job_models]
+    drawn: dict[int, int] = {}  # number of a look -> how many lines have it
     for model in job_models:
+        number = looks.number(model.name, names)
+        drawn[number] = drawn.get(number, -1) + 1
         used = [job_advice.utilisation(model, Network(there.workers, rate, there.latency_ms)) for rate in rates]
-        right.plot(rates, used, label=model.label)
-    right.axvspan(*CHECKED["Mb/s"], color="0.93", zorder=0, label="links that were checked")
-    right.axhline(REACHED, color="grey", linestyle=":")
-    right.axvline(there.rate_mbit, color="grey", linestyle=":")
-    right.set(xscale="log", xlabel="link (Mb/s)", ylabel="utilisation", ylim=(0, 1), title="time spent computing")
-    figure.legend(*right.get_legend_handles_labels(), fontsize="small", loc="outside right upper")
-    rows = job_advice.local_steps_rows(job_models[0].job, there)
-    reached = [row["steps"] for row in rows]
-    steps = np.geomspace(1, max(MOST_LOCAL_STEPS, *reached), RATES_SHOWN)
-    last.plot(steps, [job_advice.local_steps_utilisation(job_models[0].job, there, number) for number in steps])
+        look = looks.line(number, model.label, drawn[number]) | {"markevery": (number % MARK_EVERY, MARK_EVERY)}
+        axes.plot(rates / 1000, used, **look)
+    axes.axvspan(*(rate / 1000 for rate in CHECKED["Mb/s"]), color="0.93", zorder=0, label="rates that were checked")
+    axes.axvline(there.rate_mbit / 1000, color="0.4", linestyle=":", label="the rate that was asked for")
+    axes.axhline(REACHED, color="0.4", linestyle="--", linewidth=0.8, label=f"{REACHED:.0%} of the time computing")
+    axes.set(xscale="log", xlabel="rate of every link (Gb/s)", ylabel="part of the time spent computing", ylim=(0, 1))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_title("By link rate")
+
+
+def _draw_local_steps(axes: "Axes", job: Job, there: Network) -> None:
+    import numpy as np
+
+    rows = job_advice.local_steps_rows(job, there)
+    most = max(MOST_LOCAL_STEPS, *(row["steps"] for row in rows))
+    steps = np.geomspace(1, most, RATES_SHOWN)
+    color = looks.colour(2)
+    axes.plot(steps, [job_advice.local_steps_utilisation(job, there, number) for number in steps], color=color)
     for row in rows:
-        last.axhline(row["utilisation"], color="grey", linestyle=":")
-        place = row["steps"], job_advice.local_steps_utilisation(job_models[0].job, there, row["steps"])
-        last.plot(*place, "o", color="C0")
-        last.annotate(f"{row['steps']:,}", place, xytext=(6, -12), textcoords="offset points")
-    last.set(xscale="log", xlabel="local steps between two exchanges of weights", ylabel="utilisation", ylim=(0, 1))
-    last.set_title(f"local steps (as in DiLoCo), {mbit(there.rate_mbit)}")
-    for axes in (right, last):
-        axes.xaxis.set_major_formatter("{x:g}")  # the default needs parse_math
-    drawn = io.BytesIO()
-    figure.savefig(drawn, format="svg", metadata={"Date": None})
-    return drawn.getvalue()
+        place = row["steps"], job_advice.local_steps_utilisation(job, there, row["steps"])
+        axes.axhline(row["utilisation"], color="0.4", linestyle="--", linewidth=0.8)
+        axes.plot(*place, "o", color=color)
+        axes.annotate(f"{row['steps']:,}", place, xytext=(6, -12), textcoords="offset points")
+    axes.set(xscale="log", xlabel="local steps between two exchanges of weights", ylim=(0, 1))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_title(f"By local steps (DiLoCo), {mbit(there.rate_mbit)}")
 
 
 if __name__ == "__main__":

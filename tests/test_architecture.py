@@ -67,13 +67,15 @@ MAY_IMPORT = {
         "testbed timemodel topology",
         "hooks": "buckets comm errors exchange plugins topology",
         "probe": "atomic_file buckets comm errors exchange hooks plugins stats timemodel topology",
-        "advise": "atomic_file errors timemodel",
+        "looks": "",
+        "figure_file": "atomic_file",
+        "advise": "errors figure_file looks timemodel",
         "rehearse": "advise engines errors launch spec stats testbed timemodel",
         "describe": "data errors exchange plugins training",
         "list_methods": "errors exchange plugins",
         "result_set": "atomic_file checksums errors",
         "config": "buckets data engines errors fingerprint launch plugins spec testbed timemodel topology",
-        "report": "buckets checksums errors plugins spec stats timemodel topology",
+        "report": "buckets checksums errors figure_file looks plugins spec stats timemodel topology",
         "paper": "plugins report stats topology",
     }.items()
 }
@@ -197,7 +199,7 @@ def test_the_package_names_no_plug_in():
     # is about the paper, and to the looks of figures, in which common methods have the same colour everywhere.
     names = {p.stem for kind in ("methods", "models") for p in (ROOT / kind).glob("*.py")} - {"none"}
     for path in package_files():
-        assert part_of(path) == "paper" or path.name == "style.py" or not words(path) & names, path
+        assert part_of(path) == "paper" or path.name == "looks.py" or not words(path) & names, path
 
 
 def test_snakefiles_never_import_torch():

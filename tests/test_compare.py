@@ -8,7 +8,7 @@ from test_claims import FASTER, timing_run
 from test_findings import whole
 
 from dlgs_bench.fingerprint import ROOT
-from dlgs_bench.report import compare, sessions
+from dlgs_bench.report import compare, compare_figure, sessions
 
 pytestmark = pytest.mark.unit
 
@@ -91,8 +91,47 @@ def test_what_is_no_set_is_refused_in_one_line(tmp_path, capsys):
 
 def test_the_kept_sets_can_be_compared(capsys):
     kept = ROOT / "results"
-    assert compare.main([str(kept / "reference"), str(kept / "reference-again" / "whole_timing.csv")]) == 0
-    assert "speed-ups" in capsys.readouterr().out
+    again = map(str, sorted(kept.glob("reference-again/*_timing.csv")))
+    assert compare.main([str(kept / "reference"), *again]) == 0
+    assert "| reference (A) " in capsys.readouterr().out
+
+
+def test_of_more_than_two_sets_each_is_compared_with_the_first(tmp_path, capsys):
+    """A disturbed run does not count, and a set without a common row has no agreement."""
+    one, near, far = (results(tmp_path / name, rate=r, **s) for name, r, s in [
+        ("one", 100.0, {}), ("near", 200.0, {"dlgs": 1.05, "lags": 3.0}), ("far", 100.0, {})])  # fmt: skip
+    pd.read_csv(far / "timing.csv").assign(batch=8).to_csv(far / "timing.csv")
+    table = pd.read_csv(near / "timing.csv")
+    own_disturbed = table["disturbed"].astype(object).where(table["variant"] != "topk", "other work")
+    table.assign(disturbed=own_disturbed).to_csv(tmp_path / "near_timing.csv")
+    assert compare.main([str(one), str(tmp_path / "near_timing.csv"), str(far)]) == 0
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    both = compare.join_sets(compare.read(one), compare.read(tmp_path / "near_timing.csv"))
+    counted = both[~both["disturbed"]]
+    assert len(counted) == 2 and counted["close"].sum() == 1
+    inside = [str(counted[f"inside_{name}"].sum()) for name in "ab"]
+    off = f"{100 * compare.median_difference(counted):.0f} %"
+    assert rows[2] == ["one (A)", "a machine", "100", "", "", "", "", ""]
+    assert rows[3] == ["near", "a machine", "200", "2", "1", off, *inside]
+    assert rows[4] == ["far", "a machine", "100", "0", "", "", "", ""]
+
+
+def test_the_figure_has_a_panel_per_model_and_a_marker_per_set_that_was_not_disturbed(tmp_path, capsys):
+    one, other = results(tmp_path / "a"), results(tmp_path / "b", dlgs=2.0, topk=1.0)
+    assert compare.main([str(one), str(other), "--figure", str(tmp_path / "sets.svg")]) == 0
+    assert "The figure is in" in capsys.readouterr().out and "vgg16, batch 32" in (tmp_path / "sets.svg").read_text()
+    tables = [compare.read(one), compare.read(other)]
+    tables[1]["disturbed"] = tables[1]["disturbed"].astype(object).where(tables[1]["variant"] != "topk", "other work")
+    sets = list(zip("ab", tables, strict=True))
+    (axes,) = (axes for axes in compare_figure.draw(sets).axes if axes.get_visible())
+    drawn = {bars.get_label(): bars[0].get_xdata() for bars in axes.containers}
+    expected = [table[table["disturbed"].isna() & (table["variant"] != "none")]["speedup"] for table in tables]
+    assert {name: sorted(values) for name, values in drawn.items()} == {
+        name: sorted(values) for name, values in zip("ab", expected, strict=True)
+    }
+    assert len(drawn["b"]) == len(drawn["a"]) - 1
+    assert compare.main([str(one), str(other), "--figure", str(tmp_path / "sets.png")]) == 1
+    assert "does not end in .svg" in capsys.readouterr().err
 
 
 def test_the_range_over_sessions_stands_next_to_the_interval_of_one_session(tmp_path):

@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, examples, refused_by
 
-from dlgs_bench import advise
+from dlgs_bench import advise, figure_file
 from dlgs_bench.timemodel import advice, job_advice
 from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR
 from dlgs_bench.timemodel.iterations import break_even_mbit
@@ -749,7 +749,9 @@ def test_the_figure_ignores_the_settings_of_a_user(tmp_path):
     """LaTeX is the most common setting, and it is not installed everywhere."""
     matplotlib = pytest.importorskip("matplotlib")
     with matplotlib.rc_context({"text.usetex": True}):
-        advise.draw(job_advice.models(load(RECORDED), ["topk"]), Network(2, 500), tmp_path / "advice.svg")
+        models = job_advice.models(load(RECORDED), ["topk"])
+        figure_file.write(tmp_path / "advice.svg", lambda: advise.draw(models, Network(2, 500)))
+        assert matplotlib.rcParams["text.usetex"]
     assert (tmp_path / "advice.svg").exists()
 
 
@@ -761,7 +763,7 @@ def test_a_figure_that_cannot_be_written_is_one_line_and_nothing_is_lost(capsys,
     def full(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(advise, "write_atomically", full)
+    monkeypatch.setattr(figure_file, "write_atomically", full)
     assert advise.main([str(RECORDED), "--figure", str(tmp_path / "a.svg")]) == 2
     out, err = capsys.readouterr()
     assert "uncompressed" in out and err.endswith("a.svg: No space left on device; give another file\n")

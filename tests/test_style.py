@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.lines import Line2D
 
+from dlgs_bench import looks
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.report import captions, style, tables
 from dlgs_bench.report.names import Names
@@ -21,15 +22,15 @@ pytestmark = pytest.mark.unit
 
 
 def test_no_two_of_280_variants_look_the_same():
-    looks_of = [style.line(i, "") for i in range(280)]
+    looks_of = [looks.line(i, "") for i in range(280)]
     assert len({(look["color"], look["linestyle"], look["marker"]) for look in looks_of}) == 280
-    assert [i for i, look in enumerate(looks_of) if look["color"] == style.BLACK] == [0]  # uncompressed
+    assert [i for i, look in enumerate(looks_of) if look["color"] == looks.BLACK] == [0]  # uncompressed
 
 
 def test_areas_differ_in_a_grey_print():
     """Hues alone are not enough: DLGS, LAGS and 16 bits have almost the same grey."""
-    names = Names(dict.fromkeys([*style.COMMON, *(f"v{i}" for i in range(9))], ""), {})
-    for variants in (["lags", "dlgs", "cast"], style.COMMON, list(names.variants)):
+    names = Names(dict.fromkeys([*looks.COMMON, *(f"v{i}" for i in range(9))], ""), {})
+    for variants in (["lags", "dlgs", "cast"], looks.COMMON, list(names.variants)):
         greys = [style.grey(colour) for colour in style.areas(variants, names).values()]
         steps = [one - other for one, other in pairwise(greys)]
         assert min(steps) == pytest.approx(0.47 / (len(variants) - 1)) and 0.4 < greys[-1] < greys[0] < 0.95
@@ -40,8 +41,8 @@ def test_a_configurations_order_is_kept_and_strangers_come_last():
     names = Names({"b": "B", "a": "A"}, {})
     assert names.variants_in(["z", "a", "b", "c"]) == ["b", "a", "c", "z"]
     assert names.variant("z") == "z"
-    numbers = [style.number(variant, names) for variant in ("b", "a", "z")]
-    assert numbers == [len(style.COMMON) + place for place in range(3)]
+    numbers = [looks.number(variant, list(names.variants)) for variant in ("b", "a", "z")]
+    assert numbers == [len(looks.COMMON) + place for place in range(3)]
 
 
 def test_common_methods_look_alike_in_every_configuration():
@@ -49,7 +50,7 @@ def test_common_methods_look_alike_in_every_configuration():
     for method in ("none", "dlgs", "cast"):
         one, other = (style.of_variant(method, names) | {"label": ""} for names in every)
         assert one == other
-    assert all((ROOT / "methods" / f"{name}.py").exists() for name in style.COMMON)
+    assert all((ROOT / "methods" / f"{name}.py").exists() for name in looks.COMMON)
 
 
 @pytest.mark.parametrize("column, usual, other", [

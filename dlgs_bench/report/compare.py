@@ -1,10 +1,11 @@
-"""Compare two result sets: which rows of Table 2 agree, which differ, and by how much.
+"""Compare result sets: which rows of Table 2 agree, which differ, and by how much.
 
 dlgs-bench compare results/reference results
 
 This module imports no torch. Each argument is a folder with timing.csv, or such a file. Two rows are compared if they
 have the same model, batch, variant, options, topology, workers and latency. The rates of their links may differ: if
-links are slowed in proportion to the machine, the rate follows from the machine's speed.
+links are slowed in proportion to the machine, the rate follows from the machine's speed. Of two sets, every row is
+shown. Of more sets, each is compared with the first, one row per set.
 """
 
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from dlgs_bench import figure_file
 from dlgs_bench.errors import OneLineParser
 from dlgs_bench.report import captions
 from dlgs_bench.report.load_runs import OPTIONS
@@ -21,6 +23,7 @@ from dlgs_bench.stats import Estimate
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 SAME = ["model", "batch", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "latency_ms"]
+NO_ROW = "The sets have no common row"
 NEAR = 1.15  # two speed-ups are close if they differ by a smaller factor
 VALUES = ["speedup", "speedup_low", "speedup_high", "iteration_s", "blocks", "rate_mbit", "disturbed"]
 
@@ -64,7 +67,7 @@ def shown(both: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "Model": f"{row['model']}, batch {row['batch']:g}",
-            "Method": _method(row),
+            "Method": method(row),
             "Topology": _topology(row),
             "Speed-up A": _speedup(row, "a"),
             "Speed-up B": _speedup(row, "b"),
@@ -81,16 +84,54 @@ def sentence(both: pd.DataFrame) -> str:
     left_out = f"{disturbed} speed-ups of disturbed runs are not counted." if disturbed else ""
     if both.empty:
         return left_out
-    n, off = len(both), np.exp(np.abs(np.log(both["quotient"])).median()) - 1
     counts = (
-        f"{both['close'].sum()} of {n} speed-ups differ by less than {100 * (NEAR - 1):.0f} % (median difference "
-        f"{100 * off:.0f} %). {both['inside_a'].sum()} speed-ups of B lie in A's intervals, {both['inside_b'].sum()} "
-        "speed-ups of A in B's intervals."
+        f"{both['close'].sum()} of {len(both)} speed-ups differ by less than {100 * (NEAR - 1):.0f} % (median "
+        f"difference {100 * median_difference(both):.0f} %). {both['inside_a'].sum()} speed-ups of B lie in A's "
+        f"intervals, {both['inside_b'].sum()} speed-ups of A in B's intervals."
     )
     return f"{counts} {left_out}".rstrip()
 
 
-def _method(row: dict) -> str:
+def median_difference(both: pd.DataFrame) -> float:
+    """The median relative difference of two sets' speed-ups, as of the larger over the smaller."""
+    return np.exp(np.abs(np.log(both["quotient"])).median()) - 1
+
+
+def row_per_set(sets: list[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
+    """One row per (name, summary), as text: where it was measured, and how it agrees with the first, which is A."""
+    (first, one), *others = sets
+    rows = [{"Set": f"{first} (A)", **_about(one)}]
+    for name, other in others:
+        both = join_sets(one, other)
+        both = both[~both["disturbed"]]
+        agreement = {"Speed-ups": f"{len(both)}"}
+        if len(both):
+            agreement |= {
+                f"Within {100 * (NEAR - 1):.0f} % of A": f"{both['close'].sum()}",
+                "Median difference": f"{100 * median_difference(both):.0f} %",
+                "In A's intervals": f"{both['inside_a'].sum()}",
+                "A's in its intervals": f"{both['inside_b'].sum()}",
+            }
+        rows.append({"Set": name, **_about(other), **agreement})
+    return pd.DataFrame(rows).fillna("")
+
+
+def title(path: Path) -> str:
+    """The name of a set: its folder, or the first part of its file's name, as of slow-2026-11-28_timing.csv."""
+    file = path.absolute()
+    start = file.name.partition("timing.csv")[0].rstrip("_") if file.is_file() else file.name
+    return start or file.parent.name
+
+
+def _about(table: pd.DataFrame) -> dict:
+    return {"Machine": " / ".join(table["machine"].dropna().unique()), "Links (Mb/s)": _rates(table)}
+
+
+def _rates(table: pd.DataFrame) -> str:
+    return captions.least_to_most(table["rate_mbit"].dropna()) if table["rate_mbit"].notna().any() else ""
+
+
+def method(row: dict) -> str:
     words = [row["variant"]] if pd.isna(row["ratio"]) else [row["variant"], f"ratio {row['ratio']:g}"]
     words += ["compiled selection"] if row["selection"] == "compiled" else []
     return ", ".join(words)
@@ -118,26 +159,44 @@ def _agreement(row: dict) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table and the sentence; return 1 after one line on standard error if a set cannot be read."""
-    parser = OneLineParser(prog="dlgs-bench compare", description=__doc__.splitlines()[0])
+    """Print the comparison; return 1 after one line on standard error if a set cannot be read."""
+    parser = OneLineParser(prog="dlgs-bench compare", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("a", type=Path, help="set A: a folder of results, or its timing.csv")
-    parser.add_argument("b", type=Path, help="set B: a folder of results, or its timing.csv")
-    paths = parser.parse_args(arguments)
+    parser.add_argument("others", type=Path, nargs="+", metavar="b", help="set B, and further sets")
+    figure_file.add_option(parser)
+    given = parser.parse_args(arguments)
+    paths = [given.a, *given.others]
     try:
-        one, other = read(paths.a), read(paths.b)
+        if given.figure:
+            figure_file.check(given.figure)
+        sets = [(title(path), read(path)) for path in paths]
+        print(
+            _two(paths, sets) if len(sets) == 2 else row_per_set(sets).to_markdown(index=False, disable_numparse=True)
+        )
+        if given.figure:
+            from dlgs_bench.report.compare_figure import draw
+
+            figure_file.write(given.figure, lambda: draw(sets))
+            print(f"\nThe figure is in {given.figure}.")
     except ValueError as error:
         print(f"dlgs-bench compare: {error}", file=sys.stderr)
         return 1
-    both = join_sets(one, other)
-    for name, path, table in (("A", paths.a, one), ("B", paths.b, other)):
-        rates = captions.least_to_most(table["rate_mbit"].dropna()) if table["rate_mbit"].notna().any() else ""
-        links = f"; links of {rates} Mb/s" if rates else ""
-        print(f"{name}: {path}; {', '.join(table['machine'].dropna().unique())}{links}")
-    if both.empty:
-        print("The sets have no common row: no rows agree in model, batch, variant, options, topology and workers.")
-        return 0
-    print(f"\n{shown(both).to_markdown(index=False, disable_numparse=True)}\n\n{sentence(both)}")
     return 0
+
+
+def _two(paths: list[Path], sets: list[tuple[str, pd.DataFrame]]) -> str:
+    both = join_sets(*(table for _, table in sets))
+    lines = []
+    for name, path, (_, table) in zip("AB", paths, sets, strict=True):
+        links = f"; links of {_rates(table)} Mb/s" if _rates(table) else ""
+        lines.append(f"{name}: {path}; {', '.join(table['machine'].dropna().unique())}{links}")
+    if both.empty:
+        lines.append(
+            "The sets have no common row: no rows agree in model, batch, variant, options, topology and workers."
+        )
+    else:
+        lines += ["", shown(both).to_markdown(index=False, disable_numparse=True), "", sentence(both)]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

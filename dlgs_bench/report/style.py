@@ -1,9 +1,4 @@
-"""The style of figures: colours, dashes, markers, hatches, and the small print below. No torch.
-
-Black is uncompressed. The other colours are the palette of Okabe and Ito, which colour-blind readers can distinguish,
-and a dark red. Every variant also has a dash and a marker, and every part of an iteration a hatch, so figures can be
-printed in black and white.
-"""
+"""The style of figures: panels, legends, axes, and the small print below. No torch."""
 
 import textwrap
 from collections.abc import Sequence
@@ -20,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
+from dlgs_bench import looks
 from dlgs_bench.report import captions
 from dlgs_bench.report.log import Script
 from dlgs_bench.report.names import Names, at_ratio
@@ -28,23 +24,6 @@ from dlgs_bench.report.names import Names, at_ratio
 matplotlib.rcdefaults()
 matplotlib.use("Agg")
 plt.rcParams["svg.hashsalt"] = "figure"  # the ids in an SVG are random otherwise
-
-BLACK = "#000000"
-# The lengths of the lists are coprime, so the first 280 variants differ in colour, dash or marker.
-COLOURS = ["#E69F00", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#882255"]
-DASHES = ["-", "--", "-.", ":", (0, (5, 1))]
-MARKERS = ["o", "s", "^", "D", "v", "P", "X", "<"]
-COMMON = ["none", "topk", "lags", "dlgs", "cast", "powersgd"]  # methods with the same look in every figure
-FILLS = ["full", "none", "left", "bottom"]  # of the markers of a variant's first, second, ... ratio
-
-# The parts of an iteration: part -> columns of a summary, colour, hatch.
-PARTS = {
-    "computation": (["forward_s", "backward_s"], "#56B4E9", ""),
-    "sparsification": (["sparsify_s"], "#E69F00", "///"),
-    "waiting for slower workers": (["waiting_s"], "#F0E442", "\\\\\\"),
-    "non-overlapped communication": (["communication_s"], "#D55E00", "xxx"),
-    "optimizer and other": (["optimizer_s", "other_s"], "#999999", "..."),
-}
 
 SHADES = (0.92, 0.45)  # lightness of the first and of the last area; black lines stay visible on both
 GREY = np.array([0.299, 0.587, 0.114])  # weights of red, green and blue in a grey print (ITU-R BT.601)
@@ -57,27 +36,9 @@ LEGEND_INCHES = 2.4  # width of an entry of the legend, if its label is not long
 KEY_INCHES, LETTER_INCHES = 0.6, 0.067  # width of an entry without its label, and of a letter
 
 
-def colour(number: int) -> str:
-    """The colour of variant ``number``; black only for the first, which is uncompressed."""
-    return COLOURS[(number - 1) % len(COLOURS)] if number else BLACK
-
-
-def line(number: int, label: str, ratio: int = 0) -> dict:
-    """Matplotlib's keywords for line ``number``; ``ratio``: the index of the ratio among the variant's ratios."""
-    return {
-        "color": colour(number),
-        "linestyle": DASHES[number % len(DASHES)],
-        "marker": MARKERS[number % len(MARKERS)],
-        "fillstyle": FILLS[ratio % len(FILLS)],
-        "markersize": 4,
-        "linewidth": 1.5 if ratio == 0 else 0.9,
-        "label": label,
-    }
-
-
 def of_variant(variant: str, names: Names, ratio: int = 0) -> dict:
     """The line of a variant: the same in every figure of a configuration, and for common methods in all figures."""
-    return line(number(variant, names), names.variant(variant), ratio)
+    return looks.line(looks.number(variant, list(names.variants)), names.variant(variant), ratio)
 
 
 def lines_of_variants(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]:
@@ -93,16 +54,10 @@ def lines_of_variants(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd
     return drawn
 
 
-def number(variant: str, names: Names) -> int:
-    """The number of a variant's look: common methods first, then the configuration's others in their order."""
-    order = [*COMMON, *(name for name in names.variants if name not in COMMON)]
-    return order.index(variant) if variant in order else len(order)
-
-
 def areas(variants: list[str], names: Names) -> dict[str, tuple[float, ...]]:
     """variant -> the colour of its area. The colours differ in lightness, so that areas differ in a grey print."""
     shades = np.linspace(*SHADES, len(variants))
-    hues = [colour(number(variant, names)) for variant in variants]
+    hues = [looks.colour(looks.number(variant, list(names.variants))) for variant in variants]
     return {one: _shaded(hue, shade) for one, hue, shade in zip(variants, hues, shades, strict=True)}
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from dlgs_bench import looks
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title, label
@@ -31,7 +32,7 @@ def stack(axes: Axes, y: int, row: pd.Series) -> None:
     """Draw one iteration as a bar of its parts, with its interval below the bar, uncompressed of the same run as a
     dotted line, and the time and speed-up in columns on the right."""
     left = 0.0
-    for part, (columns, colour, hatch) in style.PARTS.items():
+    for part, (columns, colour, hatch) in looks.PARTS.items():
         width = row[columns].sum() * 1e3
         axes.barh(y, width, BAR, left=left, color=colour, hatch=hatch, edgecolor="white", linewidth=0.5,
                   label=part if y == 0 else None)  # fmt: skip

@@ -14,6 +14,7 @@ import seaborn
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from dlgs_bench import looks
 from dlgs_bench.report import captions, kept, style
 from dlgs_bench.report.load_runs import with_uncompressed
 from dlgs_bench.report.log import Script, log_errors
@@ -91,7 +92,7 @@ def lower(axes: Axes, differences: pd.DataFrame, value: str, names: Names, recip
     least, most = min(0, late.min()), max(0, late.max())
     margin = 0.15 * (most - least) or 1
     axes.set_ylim(least - margin, most + margin)
-    axes.axhline(0, color=style.BLACK, linewidth=1)
+    axes.axhline(0, color=looks.BLACK, linewidth=1)
     axes.set_ylabel(label)
 
 

@@ -4,6 +4,7 @@ Both start with equal weights, one curve for each seed. Each point is a mean ove
 
 import pandas as pd
 
+from dlgs_bench import looks
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import data_title
@@ -17,7 +18,7 @@ def main(snakemake: Script) -> None:
     figure, panels = style.panels(2, 4.0, 3.0, most=2)
     for axes, (value, (scale, label)) in zip(panels, VALUES.items(), strict=True):
         for number, (way, rows) in enumerate(table.groupby("way")):  # the line of the first way lies below
-            look = style.line(number, way) | ({"markersize": 8, "fillstyle": "none"} if number == 0 else {})
+            look = looks.line(number, way) | ({"markersize": 8, "fillstyle": "none"} if number == 0 else {})
             for _, curve in rows.groupby("seed"):
                 axes.plot(curve["step"], scale * curve[value], **look)
                 look.pop("label", None)  # one line of the legend for all seeds

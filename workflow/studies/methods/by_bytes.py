@@ -4,6 +4,7 @@ Named in black: the methods that no other method beats in both bits and accuracy
 
 import pandas as pd
 
+from dlgs_bench import looks
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
@@ -15,7 +16,7 @@ def main(snakemake: Script) -> None:
     names, points, table = Names.of(snakemake), *map(pd.read_csv, (snakemake.input.accuracy, snakemake.input.table))
     figure, (axes,) = style.panels(1, 7.2, 4.6)
     for row, best in zip(table.to_dict("records"), unbeaten(table), strict=True):
-        usual = row["variant"] in style.COMMON
+        usual = row["variant"] in looks.COMMON
         look = style.of_variant(row["variant"], names) if best or usual else {"color": "0.65", "marker": "."}
         at = row["bits_per_entry"], 100 * row["accuracy"]
         axes.plot(*at, **look)

@@ -6,6 +6,7 @@ time model is not used. Right edge: the method did not reach the target accuracy
 
 import pandas as pd
 
+from dlgs_bench import looks
 from dlgs_bench.report import captions, style, tables
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
@@ -23,7 +24,7 @@ def main(snakemake: Script) -> None:
     rows = range(len(table))
     for number, rate in enumerate(times, start=1):
         label = "network of the host" if rate == "nan" else f"links of {rate} Mb/s"
-        look = style.line(number, label) | {"linestyle": "", "fillstyle": style.FILLS[number % 2]}
+        look = looks.line(number, label) | {"linestyle": "", "fillstyle": looks.FILLS[number % 2]}
         axes.plot(times[rate].clip(upper=EDGE), rows, clip_on=False, **look)
     axes.axvline(EDGE, color="0.6", linestyle=":", linewidth=0.8)
     axes.set_xscale("log")

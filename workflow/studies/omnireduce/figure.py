@@ -8,14 +8,15 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from dlgs_bench import looks
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 
 WAYS = {"engine": "engine", "ring": "ring", "all-gather": "all-gather", "omnireduce": "OmniReduce"}
 REST = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "optimizer_s", "other_s"]
-_, COMMUNICATION, HATCH = style.PARTS["non-overlapped communication"]
-_, COMPUTATION, _ = style.PARTS["computation"]
+_, COMMUNICATION, HATCH = looks.PARTS["non-overlapped communication"]
+_, COMPUTATION, _ = looks.PARTS["computation"]
 
 
 def draw(axes: Axes, rows: pd.DataFrame) -> None:

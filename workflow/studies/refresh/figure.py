@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
+from dlgs_bench import looks
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
@@ -19,7 +20,7 @@ def draw_density(axes: Axes, steps: pd.DataFrame, intervals: list, label: str, r
     for index, s in enumerate(intervals):
         sent = steps[steps["refresh_every"] == s].groupby("step")["density"].mean()
         smooth = sent.rolling(max(1, len(sent) // 100), min_periods=1).mean()
-        axes.plot(smooth.index, smooth, **style.line(index, f"s = {s:g}") | {"marker": ""})
+        axes.plot(smooth.index, smooth, **looks.line(index, f"s = {s:g}") | {"marker": ""})
     axes.axhline(ratio, color="0.4", linestyle="--", linewidth=0.8)
     axes.set_yscale("log")
     style.plain_log(axes.yaxis)

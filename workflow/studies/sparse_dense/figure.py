@@ -7,6 +7,7 @@ is shown with the learning rate of its lowest training loss."""
 import pandas as pd
 from matplotlib.axes import Axes
 
+from dlgs_bench import looks
 from dlgs_bench.paper.systems import at_best_rate, comparable, never_dense
 from dlgs_bench.report import captions, curves, style
 from dlgs_bench.report.log import Script, log_errors
@@ -24,7 +25,7 @@ def draw(by_t: Axes, during: Axes, points: pd.DataFrame, kinds: list[int], equal
     last = points[points["step"] == points["train_steps"]]
     column, scale, label = ALONG[equal]
     for index, kind in enumerate(kinds):
-        look = style.line(index, name(kind))
+        look = looks.line(index, name(kind))
         ends = 100 * last.loc[last["sparse_steps"] == kind, "test_accuracy"]
         by_t.plot([index] * len(ends), ends, **look | {"linestyle": "", "label": None})
         curve = curves.mean(points[points["sparse_steps"] == kind])

@@ -10,6 +10,7 @@ with one aggregator."""
 import pandas as pd
 from matplotlib.axes import Axes
 
+from dlgs_bench import looks
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
 
@@ -31,10 +32,10 @@ def draw(axes: Axes, rows: pd.DataFrame, names: list[str]) -> None:
     """Draw one panel. ``names``: the names of the shapes in all panels."""
     streamed = rows[rows["way"] == "omnireduce"]
     for shape, own in streamed.groupby(SHAPE):
-        points(axes, style.line(names.index(name(*shape)), name(*shape)), own)
+        points(axes, looks.line(names.index(name(*shape)), name(*shape)), own)
     # Every run has an all-gather, and all of them send the same.
     gathered = rows[rows["way"] == "all-gather"].groupby("density", as_index=False).median(numeric_only=True)
-    points(axes, style.line(len(names), "all-gather"), gathered)
+    points(axes, looks.line(len(names), "all-gather"), gathered)
     for aggregators, own in rows.groupby("aggregators"):
         bound, dash = own.groupby("density")["bound"].first(), "--" if aggregators == 1 else "-"
         label = "bound, one aggregator" if aggregators == 1 else "bound"

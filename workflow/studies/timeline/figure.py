@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
+from dlgs_bench import looks
 from dlgs_bench.report import captions, style
 from dlgs_bench.report.load_runs import run_metadata
 from dlgs_bench.report.log import Script, log_errors
@@ -30,8 +31,8 @@ PART_OF = {
     "other": "optimizer and other",
 }
 BUCKET = ("#0072B2", "\\\\")  # colour and hatch of a bucket's communication
-LOOKS = {part: (colour, hatch) for part, (_, colour, hatch) in style.PARTS.items() if part in PART_OF.values()}
-LOOKS[WAIT] = style.PARTS["waiting for slower workers"][1:]
+LOOKS = {part: (colour, hatch) for part, (_, colour, hatch) in looks.PARTS.items() if part in PART_OF.values()}
+LOOKS[WAIT] = looks.PARTS["waiting for slower workers"][1:]
 
 
 def predicted(files: Any, spec: RunSpec, groups: pd.DataFrame) -> pd.DataFrame:
