@@ -1,4 +1,4 @@
-"""Two-step quantised all-reduce: each entry is sent in 16, 8 or 4 bits to a worker that sums it, and its sum to all."""
+"""Two-step quantised all-reduce: each entry is sent in 4 to 16 bits to a worker that sums it, and its sum to all."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -35,7 +35,7 @@ class Quantised(Method):
     scope = "size"
     relative_error = 0.13  # with 8 bits: e + (1 + e) e, where e = sqrt(block) / 254
 
-    bits: Literal[4, 8] = 8
+    bits: Literal[4, 5, 8] = 8
     block: Annotated[int, ">= 1"] = 256
     code: Literal["integer", "bf16", "e4m3", "e5m2"] = field(default="integer", kw_only=True)
     rotated: bool = field(default=False, kw_only=True)

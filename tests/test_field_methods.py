@@ -195,8 +195,9 @@ def test_terngrad_is_unbiased_for_the_clipped_gradient(measured):
     assert clipped[0] < 30
 
 
-@pytest.mark.parametrize("name", ["quantised", "loco"])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(
+    ("name", "bits"), [("quantised", 4), ("quantised", 5), ("quantised", 8), ("loco", 4), ("loco", 8)]
+)
 @given(size=st.integers(1, 700), workers=st.integers(1, 4), seed=st.integers(0, 2**16))
 @examples(0.2)
 def test_two_steps_of_quantisation_err_by_two_roundings(measured, name, bits, size, workers, seed):
@@ -211,7 +212,7 @@ def test_two_steps_of_quantisation_err_by_two_roundings(measured, name, bits, si
 
 def test_two_steps_of_quantisation_send_each_entry_packed_once_to_be_summed_and_once_to_all():
     size, workers, block = 4096, 4, 256
-    for bits in (4, 8):
+    for bits in (4, 5, 8):
         for worker in run("quantised", shares(1, workers, size), bits=bits, block=block):
             part = size // workers * bits // 8 + 4 * size // workers // block
             assert worker.transport.sent_bytes == (workers - 1) * part + part + HEADER_BYTES

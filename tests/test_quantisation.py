@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from support import CPU, examples
 from torch import Tensor
 
+from dlgs_bench.exchange.packing import packed_bytes
 from dlgs_bench.exchange.quantisation import compiled_backend, decode, encode, ends, norms, subtract, torch_backend
 from dlgs_bench.exchange.randomness import uniform
 
 pytestmark = pytest.mark.unit
 
-BITS = (1, 2, 4, 8)
+BITS = (1, 2, 4, 5, 8)
 entries = st.one_of(st.floats(-100, 100, width=32), st.sampled_from([0.0, -0.0, 1e-45, -1e-45, 3e38, -3e38, math.inf]))
 layers = st.lists(st.integers(0, 90), min_size=1, max_size=5)
 seeds = st.integers(0, 2**16)
@@ -47,7 +48,7 @@ def test_passes_give_the_bits_of_torch_operations(bits, chosen, seed, at_random,
     units = norms(vector, pieces, math.inf) * part / max(1, 2 ** (bits - 1) - 1)
     drawn = (seed, 1, 2) if at_random else ()
     slow, quick = (way.encode(vector, units, where, bits, drawn) for way in (torch_backend, compiled_backend))
-    assert torch.equal(slow, quick) and len(quick) == 4 * len(where) + -(-len(vector) * bits // 8)
+    assert torch.equal(slow, quick) and len(quick) == 4 * len(where) + packed_bytes(len(vector), bits)
     packed = torch.stack([quick[4 * len(where) :]] * 3)
     several = torch.randn(3, len(where), generator=numbers).mul_(units)
     before = torch.randn(len(vector), generator=numbers)

@@ -8,24 +8,52 @@ from torch.nn.functional import pad
 
 
 def pack(floats: Tensor, codes: Tensor, bits: int) -> Tensor:
-    """A message of ``floats``, float32 (s,), and ``codes``, uint8 (n,) below 2 ** bits; bits is 1, 2, 4 or 8.
+    """A message of ``floats``, float32 (s,), and ``codes``, uint8 (n,) below 2 ** bits; bits is 1 to 8.
 
-    The message is uint8, shape (4 s + ceil(n bits / 8),). With m bytes of codes, code i is in byte i mod m, so packing
-    takes a few sequential passes over memory.
+    The message is uint8, shape (4 s + b,), with b as in ``packed_bytes``. Bits that are no power of two are packed in
+    planes: 5 bits are the lowest 4 bits of all codes, then the highest bit of all codes. In a plane of m bytes, code i
+    is in byte i mod m, so packing takes a few sequential passes over memory.
     """
-    each = 8 // bits
-    rows = pad(codes, (0, -len(codes) % each)).view(each, -(-len(codes) // each))
-    packed = rows[0].clone()
-    for number, row in enumerate(rows[1:], start=1):
-        packed |= row << bits * number
-    return torch.cat([floats.view(torch.uint8), packed])
+    planes, low = [floats.view(torch.uint8)], 0
+    for width in planes_of(bits):
+        planes.append(_plane(codes >> low & 2**width - 1 if width < bits else codes, width))
+        low += width
+    return torch.cat(planes)
 
 
 def unpack(message: Tensor, floats: int, bits: int, size: int) -> tuple[Tensor, Tensor]:
     """The float32 numbers, shape (floats,), and the uint8 codes, shape (size,), of a message of ``pack``."""
-    packed = message[4 * floats :]
-    rows = [packed >> bits * number & 2**bits - 1 for number in range(8 // bits)]
-    return message[: 4 * floats].clone().view(torch.float32), torch.cat(rows)[:size]  # a clone is aligned
+    widths = planes_of(bits)
+    start, *planes = message.split([4 * floats, *(-(-size * width // 8) for width in widths)])
+    codes, low = _unpacked(planes[0], widths[0], size), widths[0]
+    for plane, width in zip(planes[1:], widths[1:], strict=True):
+        codes |= _unpacked(plane, width, size) << low
+        low += width
+    return start.clone().view(torch.float32), codes  # a clone is aligned
+
+
+def planes_of(bits: int) -> list[int]:
+    """The powers of two that add up to ``bits``, the largest first: the bits of each plane, from the lowest bit on."""
+    return [width for width in (8, 4, 2, 1) if bits & width]
+
+
+def packed_bytes(size: int, bits: int) -> int:
+    """The number of bytes of ``size`` packed codes: each plane has whole bytes."""
+    return sum(-(-size * width // 8) for width in planes_of(bits))
+
+
+def _plane(codes: Tensor, width: int) -> Tensor:
+    each = 8 // width
+    rows = pad(codes, (0, -len(codes) % each)).view(each, -(-len(codes) // each))
+    packed = rows[0].clone()
+    for number, row in enumerate(rows[1:], start=1):
+        packed |= row << width * number
+    return packed
+
+
+def _unpacked(plane: Tensor, width: int, size: int) -> Tensor:
+    rows = [plane >> width * number & 2**width - 1 for number in range(8 // width)]
+    return torch.cat(rows)[:size]
 
 
 def join(*tensors: Tensor) -> Tensor:

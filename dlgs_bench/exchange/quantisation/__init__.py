@@ -1,7 +1,7 @@
 """Quantisation: entries as codes of a few bits, times a unit per piece of the vector.
 
 Pieces are blocks of a fixed size (``pieces`` is an int) or layers (``pieces`` is a list of their sizes). An entry is
-approximated by its level times the unit of its piece. Code c of 2, 4 or 8 bits has the level c - L, where L is
+approximated by its level times the unit of its piece. Code c of 2 to 8 bits has the level c - L, where L is
 2 ** (bits - 1) - 1. Code c of one bit, a sign, has the level 2 c - 1. Two implementations give the same bits:
 ``compiled_backend`` for CPUs, at memory speed, and ``torch_backend`` for other devices.
 """
@@ -32,7 +32,7 @@ class Levels:
 
 
 def levels(bits: int) -> Levels:
-    """The levels of codes of 1, 2, 4 or 8 bits. A sign is rounded down to -1 or 0, for the levels -1 and 1."""
+    """The levels of codes of 1 to 8 bits. A sign is rounded down to -1 or 0, for the levels -1 and 1."""
     last = 2 ** (bits - 1) - 1
     return Levels(-1, 0, 0.0, 2) if bits == 1 else Levels(-last, last, 0.5, 1)
 

@@ -2,7 +2,8 @@
 
 Codes are packed as in ``packing.pack``: with m bytes of codes, code i is in byte i mod m. A byte holds 8 / bits codes,
 in slots. A pass goes over the bytes once per slot, piece by piece. To shift a code to its slot, it is multiplied by a
-power of two as a float. This is exact, and avoids the 64-bit integers that numba uses for all integer arithmetic.
+power of two as a float. This is exact, and avoids the 64-bit integers that numba uses for all integer arithmetic. Codes
+of 3, 5, 6 or 7 bits are coded in bytes, and torch packs them.
 """
 
 import math
@@ -12,6 +13,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from dlgs_bench.exchange.packing import pack, planes_of, unpack
 from dlgs_bench.exchange.quantisation import levels
 
 MAGNITUDE = np.uint32(0x7FFFFFFF)  # all bits of a float32 except its sign: they have the order of its magnitude
@@ -28,19 +30,21 @@ def norms(vector: Tensor, ends: np.ndarray, p: float) -> Tensor:
 
 
 def encode(vector: Tensor, units: Tensor, ends: np.ndarray, bits: int, seed: tuple[int, ...]) -> Tensor:
-    to, packed = levels(bits), np.zeros(-(-len(vector) * bits // 8), np.uint8)
+    to, width = levels(bits), _width(bits)
+    packed = np.zeros(-(-len(vector) * width // 8), np.uint8)
     floats = np.float32(to.lowest), np.float32(to.highest), np.float32(to.half)
-    _encode(vector.numpy(), units.numpy(), ends, *floats, bits, bool(seed), *_keys(seed), packed)
-    return torch.cat([units.view(torch.uint8), torch.from_numpy(packed)])
+    _encode(vector.numpy(), units.numpy(), ends, *floats, width, bool(seed), *_keys(seed), packed)
+    codes = torch.from_numpy(packed)
+    return torch.cat([units.view(torch.uint8), codes]) if width == bits else pack(units, codes, bits)
 
 
 def decode(units: Tensor, packed: Tensor, ends: np.ndarray, bits: int, out: Tensor) -> Tensor:
-    _sum(units.numpy(), packed.numpy(), ends, *_decoding(bits), True, out.numpy())
+    _sum(units.numpy(), _codes(packed, bits, len(out)), ends, *_decoding(bits), True, out.numpy())
     return out
 
 
 def subtract(units: Tensor, packed: Tensor, ends: np.ndarray, bits: int, out: Tensor) -> Tensor:
-    _sum(-units.numpy(), packed.numpy(), ends, *_decoding(bits), False, out.numpy())
+    _sum(-units.numpy(), _codes(packed, bits, len(out)), ends, *_decoding(bits), False, out.numpy())
     return out
 
 
@@ -58,7 +62,19 @@ def _keys(seed: tuple[int, ...]) -> tuple[np.uint32, np.uint32]:
 
 def _decoding(bits: int) -> tuple[np.float32, np.float32, int]:
     to = levels(bits)
-    return np.float32(to.lowest), np.float32(to.step), bits
+    return np.float32(to.lowest), np.float32(to.step), _width(bits)
+
+
+def _width(bits: int) -> int:
+    """The bits of a slot in the passes. Codes of several planes have bytes of their own there."""
+    return bits if len(planes_of(bits)) == 1 else 8
+
+
+def _codes(packed: Tensor, bits: int, size: int) -> np.ndarray:
+    """The codes of messages, (messages, bytes), as the passes read them."""
+    if _width(bits) == bits:
+        return packed.numpy()
+    return torch.stack([unpack(message, 0, bits, size)[1] for message in packed]).numpy()
 
 
 @njit(cache=True, nogil=True)
