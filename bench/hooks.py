@@ -109,7 +109,7 @@ def with_horovod(name: str, project: bool, method: str):
     net = plugins.load("models", name).build().to(DEVICE)
     optimizer = sgd(net)
     if project:
-        from dlgs_bench.hooks.horovod import HorovodHook
+        from dlgs_bench.hooks.horovod_hook import HorovodHook
 
         HorovodHook(net, optimizer, method, **METHODS[method])
     else:

@@ -7,7 +7,7 @@ import horovod.torch as hvd
 import torch
 from torch import nn
 
-from dlgs_bench.hooks.horovod import HorovodHook
+from dlgs_bench.hooks.horovod_hook import HorovodHook
 
 STEPS, BATCH = 50, 32
 

@@ -38,10 +38,9 @@ class ModelDLGS(Sparsifier):
         return "refresh" if (step - 1) % self.refresh_every == 0 else "reuse"
 
     def rule(self, bucket: Bucket, context: StepContext) -> Threshold | None:
-        reuse = self.phase(context.step) == "reuse"
-        if bucket.index in self.magnitudes or (self.magnitudes and reuse):  # counts of an earlier step
+        if bucket.index in self.magnitudes:  # counts of an earlier step
             self._refresh(bucket)
-        return Threshold(self.threshold) if reuse and self.threshold else None
+        return Threshold(self.threshold) if self.threshold and self.phase(context.step) == "reuse" else None
 
     def select(self, corrected: Tensor, bucket: Bucket, context: StepContext) -> Threshold:
         rounded = corrected.view(torch.int32).bitwise_and(2**31 - 1) >> SHIFT

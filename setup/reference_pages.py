@@ -166,7 +166,7 @@ def hooks_page() -> str:
     )
     parts = [(ddp, ["DDPHook"]), (hook, ["Hook"])]
     if find_spec("horovod"):
-        parts.insert(1, (importlib.import_module("dlgs_bench.hooks.horovod"), ["HorovodHook"]))
+        parts.insert(1, (importlib.import_module("dlgs_bench.hooks.horovod_hook"), ["HorovodHook"]))
     else:
         introduction += " Horovod is not installed here, so `HorovodHook` is missing."
     return _api("dlgs_bench.hooks", introduction, parts)

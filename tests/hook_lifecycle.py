@@ -41,7 +41,7 @@ def hooked(engine: str, method: str = "topk", decay: float = 0.0) -> tuple:
 
 def made(engine: str, model: nn.Module, optimizer: torch.optim.Optimizer, method: str, **options):
     if engine == "horovod":
-        from dlgs_bench.hooks.horovod import HorovodHook as Made
+        from dlgs_bench.hooks.horovod_hook import HorovodHook as Made
     else:
         from dlgs_bench.hooks.ddp import DDPHook as Made
     return Made(model, optimizer, method, **options)

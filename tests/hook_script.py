@@ -56,7 +56,7 @@ def hooked(engine: str, net: nn.Module, method: str, options: dict, view: bool):
     """What to call instead of ``net``, its optimizer and its hook."""
     optimizer = torch.optim.SGD(net.parameters(), lr=LR)
     if engine == "horovod":
-        from dlgs_bench.hooks.horovod import HorovodHook
+        from dlgs_bench.hooks.horovod_hook import HorovodHook
 
         return net, optimizer, HorovodHook(net, optimizer, method, bucket_cap_mb=CAP_MB, **options)
     from dlgs_bench.hooks.ddp import DDPHook
@@ -248,7 +248,7 @@ def horovods_habits(rank: int) -> dict[str, list[torch.Tensor]]:
 
 
 def hooked_by(optimizer, net) -> None:
-    from dlgs_bench.hooks.horovod import HorovodHook
+    from dlgs_bench.hooks.horovod_hook import HorovodHook
 
     HorovodHook(net, optimizer, "none")
 

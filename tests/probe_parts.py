@@ -174,7 +174,7 @@ def hybrid(comm, path: str) -> tuple:
 
 
 def _horovod_refusals(path: str) -> dict[str, str]:
-    engine, hooks = (importlib.import_module(name) for name in ("horovod.torch", "dlgs_bench.hooks.horovod"))
+    engine, hooks = (importlib.import_module(name) for name in ("horovod.torch", "dlgs_bench.hooks.horovod_hook"))
     model, optimizer = plain(net())
     hook = hooks.HorovodHook(model, optimizer, "topk", ratio=0.1)
     found = {"hook": refusal(model, optimizer, path)}

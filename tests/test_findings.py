@@ -66,10 +66,10 @@ def test_a_gain_that_a_repeat_may_not_show_is_not_called_one():
     rows = cell("resnet50", **slow).assign(batch=64)
     first = gains(pd.concat([cell(), rows]))
     assert "Compression pays on VGG16." in first and "iteration of ResNet-50" not in first
-    assert "On ResNet-50 no method is significantly faster. The largest speed-up is 1.00 [" in first
+    assert "On ResNet-50 no method is significantly faster over all-gather. The largest speed-up is 1.00 [" in first
     first = gains(pd.concat([cell(), cell("resnet50").assign(batch=32)]))
     assert "On ResNet-50 nothing is decided, because the paper's batch is 64. The largest" in first
-    assert said(cell(**slow))[0].startswith("On VGG16 no method is significantly faster")
+    assert said(cell(**slow))[0].startswith("On VGG16 no method is significantly faster over all-gather")
 
 
 def test_a_certain_loss_is_said():
@@ -83,6 +83,14 @@ def test_a_disturbed_run_and_one_of_two_blocks_say_nothing():
     assert "DLGS" not in gains(one.assign(disturbed=one["variant"].map({"dlgs": "other work"})))
     first = said(cell(**{method: [1.0, 1.0] for method in FASTER}))[0]
     assert first.startswith("On VGG16 nothing is decided, because n is below 3. The largest speed-up is")
+
+
+def test_more_workers_do_not_stand_in_for_disturbed_runs():
+    """The answer judges the runs with the fewest workers, too, and has no verdict then."""
+    few, more = cell().assign(disturbed="other work"), cell(metadata={"workers": 3})
+    timing = pd.concat([few, more.assign(run=more["run"] + "-3")])
+    assert "Compression pays" not in gains(timing)
+    assert "Compression pays" in gains(timing.assign(disturbed=float("nan")))
 
 
 def selections(fast: pd.DataFrame, slow: pd.DataFrame) -> list[str]:

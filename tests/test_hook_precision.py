@@ -34,10 +34,10 @@ def test_a_step_that_is_applied_though_not_finite_leaves_the_state_finite(engine
 
 
 @pytest.mark.parametrize("method", ["gtopk", "oktopk"])
-def test_gradients_whose_sums_overflow_count_as_not_finite(engine, method, worlds):
+def test_gradients_whose_sums_could_overflow_count_as_not_finite(engine, method, worlds):
     """A NaN within the method would end one rank, and the others would wait for it."""
     for found in worlds(engine).run(parts.enormous, engine, method, OPTIONS[method]):
-        assert found == [False, False, False, True]
+        assert found == [False, False, True, True]
 
 
 def test_without_compression_a_bad_step_is_bad_on_both_ranks(engine, worlds):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -210,6 +211,30 @@ def test_other_work_is_noticed_and_the_work_of_children_is_not():
     assert until(lambda: psutil.Process(other.pid).status() == psutil.STATUS_ZOMBIE)
     fraction = begun.fraction()  # nobody has waited for it: the work of a stranger
     assert other.wait() == 0 and fraction * (time.monotonic() - began) * len(os.sched_getaffinity(0)) >= 0.15
+
+
+@pytest.mark.unit
+def test_time_that_other_guests_of_the_machine_take_is_other_work(monkeypatch):
+    """The kernel counts it as stolen."""
+    now, stolen = [0.0], [0.0]
+    fixed = {"user": 1.0, "nice": 1.0, "system": 1.0}
+    monkeypatch.setattr(disturbance.time, "monotonic", lambda: now[0])
+    cores = max(os.sched_getaffinity(0)) + 1
+    times = lambda percpu: [SimpleNamespace(**fixed, steal=stolen[0])] * cores  # noqa: E731
+    monkeypatch.setattr(disturbance.psutil, "cpu_times", times)
+    begun = disturbance.OtherWork()
+    now[0], stolen[0] = 1000.0, 250.0
+    assert begun.fraction() == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(("forward_s", "why"), [("1.3", "1.30 times"), ("0.7", "0.70 times"), ("1.2", ""), ("0.8", "")])
+def test_a_change_of_speed_in_either_direction_disturbs_a_run(tmp_path, monkeypatch, forward_s, why):
+    monkeypatch.setattr(disturbance, "MAX_SPEED_CHANGE", 0.25)
+    table = tmp_path / "iterations.csv"
+    table.write_text(f"slowdown,forward_s\n1,{forward_s}\n")
+    assert why in (disturbance.why_disturbed(0.0, table, 1.0) or "")
+    assert bool(disturbance.why_disturbed(0.0, table, 1.0)) == bool(why)
 
 
 @pytest.mark.engine

@@ -153,6 +153,20 @@ def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_acc
         assert set(table["accuracy_epochs"]) == {epochs} and set(table["accuracy_seeds"]) == {seeds}
         assert (table["break_even_mbit"] > 0).all() and "none" not in set(table["variant"])
         assert f"points after {epochs} epochs" in shown and "batch 32" in shown
+        assert "too short to rank" in shown
+    slower = table.set_index("model")["break_even_mbit"]
+    rates = []
+    for model in report.runs.models:
+        rates.append(report.folder / f"{model}-rate.json")
+        rate = {"model": model, "nodes": {"link_mbit": 50_000.0}, "proportional_mbit": 100.0}
+        rates[-1].write_text(json.dumps(rate))
+    few = report.folder / "few.csv"  # less than an epoch does not count as training
+    points.assign(epoch=points["epoch"] * 0.4).to_csv(few, index=False)
+    table, shown = report.table(
+        "scripts/answer.py", "answer", **inputs | {"rates": rates, "accuracy": few}, kept=[], sessions=[]
+    )
+    assert table.set_index("model")["break_even_mbit"].to_numpy() == pytest.approx(500 * slower.to_numpy(), rel=1e-5)
+    assert "not trained" in shown and "points after" not in shown
 
 
 @pytest.mark.parametrize(("why", "verdict"), [("disturbed", "every run was disturbed"), ("few", "n is below 3")])
@@ -277,7 +291,8 @@ def test_the_kept_table_2_shows_the_range_over_the_sessions_that_are_kept():
     """It becomes stale when a session is added and the table is not made again."""
     folder = ROOT / "results" / "reference"
     table = pd.read_csv(folder / "table2.csv")
-    files = [*(ROOT / "results").glob("reference-again/*timing.csv*"), *folder.glob("timing.csv*")]
+    patterns = ("reference-again/*timing.csv*", "reference-long-training/stall/timing.csv*", "reference/timing.csv*")
+    files = [file for pattern in patterns for file in (ROOT / "results").glob(pattern)]
     kept = sessions.kept_speedups(files, table["model"].unique())
     own = summarise(pd.read_csv(next(folder.glob("timing.csv*"))))
     again = sessions.over_sessions(own, kept).set_index("run").loc[table["run"], sessions.RANGE]
@@ -572,6 +587,16 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     assert places == sorted(places) and "- A finding." in page
     assert gzip.decompress((reference.KEPT / "timing.csv.gz").read_bytes()) == (results / "timing.csv").read_bytes()
     assert not (reference.KEPT / "timing.csv").exists()
+
+
+def test_the_readme_shows_the_answers_without_the_columns_that_only_the_page_of_results_has():
+    reference = reference_in(ROOT)
+    answers = (reference.KEPT / "answer.md").read_text().partition("\n\n")[0]
+    shown = reference.without_columns(answers)
+    assert shown in (ROOT / "README.md").read_text()
+    names = [[cell.strip() for cell in table.splitlines()[0].split("|")] for table in (answers, shown)]
+    assert [name for name in names[0] if name not in {"Over sessions", "n"}] == names[1]
+    assert len({row.count("|") for row in shown.splitlines()}) == 1
 
 
 def test_the_readmes_picture_says_what_was_measured_where_and_how_often():

@@ -55,7 +55,7 @@ def test_a_row_has_the_dates_and_commits_of_its_set(row):
     first, _, last = row["date"].partition(" to ")
     dates = {first, f"{first[: -len(last)]}{last}"} if last else {first}
     assert dates == set(facts["date"].split(" to "))
-    commits = re.compile(r"\b[0-9a-f]{7}\b(?:\+changes)?")
+    commits = re.compile(r"\b[0-9a-f]{7,8}\b(?:\+changes)?")
     assert row["commits"] == "see the page" or set(commits.findall(row["commits"])) == set(facts["commit"].split(", "))
 
 

@@ -55,6 +55,23 @@ def test_an_accuracy_run_keeps_its_curve_and_its_rows(data):
         assert torch.equal(before.flat.parameters, after.flat.parameters)
 
 
+def test_the_mean_of_batchnorms_statistics_is_tested():
+    """They differ between workers, which see different images."""
+
+    def work(comm):
+        session = go_on(session_of(comm, "topk"), 3)
+        own = [buffer.clone() for buffer in session.flat.buffers()]
+        session.data.test = lambda batch, shard, limit: [session.data.batch(0, shard)]
+        session.evaluate(limit=8)
+        return own, [buffer.clone() for buffer in session.flat.buffers()]
+
+    (one, after), (other, too) = run_workers(2, work)
+    assert any(not torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    for a, b, found, same in zip(one, other, after, too, strict=True):
+        torch.testing.assert_close(found, (a + b) / 2)
+        assert torch.equal(found, same)
+
+
 def test_a_state_of_other_variants_is_refused():
     def work(comm):
         state = session_of(comm, "topk").state_dict()

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from dlgs_bench.report.load_runs import ABOUT, amortise
-from dlgs_bench.report.summary import MEASURED, summarise
+from dlgs_bench.report.summary import MEASURED, over_all_gather, summarise
 from dlgs_bench.stats import pooled, relaunched
 
 pytestmark = pytest.mark.unit
@@ -42,8 +42,22 @@ def test_refreshes_are_amortised_and_speedups_are_paired():
 def test_one_slow_iteration_moves_neither_median_nor_parts():
     rows = [iterations("none", "step", 1.0, s, 1) for s in (0.1, 0.1, 0.1, 0.1, 9.0)]
     assert amortise(timing_table(rows), "iteration_s") == pytest.approx(0.1)
+    rows[-1] |= {"forward_s": 9.0, "sparsify_s": 0.0, "other_s": 0.0}  # its parts have other proportions
     table = timing_table(rows).assign(variant="none")
     assert summarise(table).iloc[0]["forward_s"] == pytest.approx(0.025)
+
+
+def test_of_runs_over_all_gather_those_with_the_fewest_workers_of_a_model_count():
+    cells = [("a", "allgather", 2), ("a", "allgather", 3), ("a", "ps-weights", 2), ("b", "allgather", 4)]
+    rows = pd.DataFrame(cells, columns=["model", "topology", "workers"])
+    assert over_all_gather(rows).index.tolist() == [0, 3]
+
+
+def test_links_that_follow_the_machine_have_the_factors_of_the_blocks():
+    rows = [iterations(timed, "step", 1.0, 0.1, block) for block in (1, 2) for timed in ("none", "dlgs")]
+    slow = timing_table(rows).assign(slowdown=[0.8, 0.8, 1.25, 1.25])
+    assert summarise(slow)[["links_low", "links_high"]].iloc[0].tolist() == pytest.approx([0.8, 1.25])
+    assert summarise(timing_table(rows))[["links_low", "links_high"]].iloc[0].isna().all()
 
 
 def test_blocks_of_every_launch_count_in_a_table_with_runs_of_one_launch():

@@ -15,11 +15,13 @@ from test_server import Images
 
 from dlgs_bench import checksums
 from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.fingerprint import ROOT, behind_run
 from dlgs_bench.report.load_runs import read_members
 from dlgs_bench.report.summary import MEASURED, summarise
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.training import timed
+from dlgs_bench.training.session import Session
 from dlgs_bench.training.timed import timing
 
 pytestmark = pytest.mark.unit
@@ -83,6 +85,22 @@ def test_links_are_set_again_after_each_block_but_the_last(monkeypatch):
     rows = tables["iterations"]
     assert {row["block"]: row["slowdown"] for row in rows} == {1: 1.0, 2: 2.0, 3: 3.0}
     assert Links.seen == [timed.PROBE_S, 0.0, 0.0]
+
+
+def test_every_method_starts_in_its_stationary_state(monkeypatch):
+    """It is set before the first step, warm-up steps included."""
+    warmed, at_first_step = [], []
+    monkeypatch.setattr(WorkerExchange, "warm_start", lambda exchange: warmed.append(exchange))
+    step = Session.step
+
+    def first(session, *args, **kwargs):
+        at_first_step.append(len(warmed))
+        return step(session, *args, **kwargs)
+
+    monkeypatch.setattr(Session, "step", first)
+    spec = replace(SPEC, cluster=Cluster(workers=1), measurement=Measurement(blocks=1, repeats=1))
+    run_workers(1, lambda comm: timing(spec, comm, Images(), CPU, lambda *_: None, LaunchSettings()))
+    assert set(at_first_step) == {len(set(map(id, warmed)))} == {4}
 
 
 def test_every_iteration_is_reported_and_the_warm_up_computes_no_gradient(tables, reports, batches):

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
-import torch
 from torch import Tensor
 
 from dlgs_bench.exchange.method import Bucket, Method
+from dlgs_bench.exchange.steps import state_for
 
 
 @dataclass
@@ -24,9 +24,7 @@ class ErrorFeedback(Method):
 
     def residual(self, bucket: Bucket) -> Tensor:
         """The residual of a bucket, shape (d,). Write the next residual to this tensor, in place."""
-        if bucket.index not in self.residuals:
-            self.residuals[bucket.index] = torch.zeros_like(bucket.gradient)
-        residual = self.residuals[bucket.index]
+        residual = state_for(self.residuals, bucket.index, bucket.gradient)
         return residual if self.error_feedback else residual.zero_()
 
     def accumulate(self, bucket: Bucket) -> Tensor:
@@ -47,6 +45,5 @@ class Momentum(Method):
 
     def velocity(self, bucket: Bucket) -> Tensor:
         """Update the velocity of a bucket, shape (d,), and return it: momentum * old velocity + gradient."""
-        if bucket.index not in self.velocities:
-            self.velocities[bucket.index] = torch.zeros_like(bucket.gradient)
-        return self.velocities[bucket.index].mul_(self.momentum).add_(bucket.gradient)
+        velocity = state_for(self.velocities, bucket.index, bucket.gradient)
+        return velocity.mul_(self.momentum).add_(bucket.gradient)

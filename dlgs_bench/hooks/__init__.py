@@ -1,4 +1,4 @@
-"""Methods in anybody's training script: ``ddp``, ``fsdp``, ``horovod`` for gradients, ``local_steps`` for weights.
+"""Methods in anybody's training script: ``ddp``, ``fsdp``, ``horovod_hook`` for gradients, ``local_steps`` for weights.
 
 numba stores compiled code next to the package or in the home folder, and raises RuntimeError if neither is writable.
 The code is then stored in a temporary folder until the process ends.

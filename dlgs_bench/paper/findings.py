@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from dlgs_bench import plugins
 from dlgs_bench.paper import claims
 from dlgs_bench.paper.claims import FAILS, HOLDS, TOO_FEW, UNKNOWN
 from dlgs_bench.report import captions, kept
@@ -14,6 +15,7 @@ from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedup
 from dlgs_bench.stats import Estimate
 from dlgs_bench.topology import TOPOLOGIES
 
+NO_GAIN = "no method is significantly faster over all-gather"
 TERMS = (
     "Ratio: the share of the gradient's entries that a method is asked to send. Density: the share that it sent. s: "
     "DLGS computes new thresholds every s iterations (32 is our choice, the paper gives none). Selection: how the "
@@ -72,7 +74,7 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
 
     A line for each model. Each gain is also compared with the gain of 16 bits.
     """
-    timing, table = tables["timing"], over_all_gather(compressed(tables["summary"]))
+    timing, table = tables["timing"], compressed(over_all_gather(tables["summary"]))
     repeats = Repeats(timing)
     table = table[table["variant"] != HALF]
     shared = [column for column in SETTINGS if table[column].nunique() == 1]
@@ -89,7 +91,11 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
             speedup, settings = factor(best, names, shared)
             method = names.variant(best["variant"])
             undecided = f"the paper's batch is {papers}" if papers else "" if best["enough"] else TOO_FEW
-            why = f"nothing is decided, because {undecided}" if undecided else "no method is significantly faster"
+            why = (
+                f"nothing is decided, because {undecided}"
+                if undecided
+                else "no method is significantly faster over all-gather"
+            )
             others.append(f"On {title} {why}. The largest speed-up is {speedup} ({method}, {settings}).{half}")
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []
     words += [*gains.values(), *others]
@@ -206,7 +212,8 @@ def order(tables: dict[str, pd.DataFrame], names: Names) -> str:
     count = {verdict: verdicts.count(verdict) for verdict in (HOLDS, FAILS, UNKNOWN)}
     if not sum(count.values()):
         return ""
-    chain = ", ".join(map(names.variant, ("dlgs", "lags", "topk"))) + f" and last {names.variant('none')}"
+    title = {name: plugins.describe("methods", name)["title"] for name in claims.PAPERS} | names.variants
+    chain = f"{title['dlgs']}, {title['lags']}, {title['topk']} and last {title['none']}"
     return (
         f"The paper's order from fastest to slowest is {chain}. Of the {sum(count.values())} pairs of neighbours in "
         f"this order in Table 2, {count[HOLDS]} agree with the paper, {count[FAILS]} contradict it, and "

@@ -45,16 +45,30 @@ def when(rows: pd.DataFrame) -> str:
 
 
 def network(rows: pd.DataFrame) -> str:
-    """The network of rows that share a kind of network. A testbed has rates, the measured TCP rate, and a latency."""
+    """The network of rows that share a kind of network. A testbed has rates, the measured TCP rate, and a latency.
+
+    Rows of a summary also say how far links in proportion followed the machine's speed.
+    """
     words = f"{rows['network'].iloc[0]} network"
     if rows["network"].iloc[0] != "testbed":
         return words
     slowest, fastest = rows["rate_mbit"].min(), rows["fastest_mbit"].max()
     if slowest == fastest:
-        measured = least_to_most(rows["measured_mbit"])
-        return f"{words}, {slowest:g} Mb/s links (measured {measured}){latency(rows)}"
-    measured = least_to_most(100 * rows["measured_mbit"] / rows["rate_mbit"])
-    return f"{words}, links of {slowest:g} to {fastest:g} Mb/s (measured {measured} % of the rate){latency(rows)}"
+        measured = f"measured {least_to_most(rows['measured_mbit'])}"
+        words = f"{words}, {slowest:g} Mb/s links"
+    else:
+        measured = f"measured {least_to_most(100 * rows['measured_mbit'] / rows['rate_mbit'])} % of the rate"
+        words = f"{words}, links of {slowest:g} to {fastest:g} Mb/s"
+    return f"{words} ({measured}{followed(rows)}){latency(rows)}"
+
+
+def followed(rows: pd.DataFrame) -> str:
+    """By which factors links in proportion were set to other rates during the runs; empty if they were not."""
+    ends = (rows["links_low"].min(), rows["links_high"].max()) if "links_low" in rows else (1.0, 1.0)
+    shown = least_to_most(pd.Series(ends), 2)
+    if pd.isna(ends[0]) or shown == "1.00":
+        return ""
+    return f"; set again for each block, to {shown} times the rate, as the machine's speed changed"
 
 
 def latency(rows: pd.DataFrame) -> str:

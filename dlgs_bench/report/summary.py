@@ -152,6 +152,7 @@ def _row(run: pd.DataFrame, repeats: Repeats) -> dict:
     row = {key: first.get(key, float("nan")) for key in ABOUT} | _columns(estimates)
     blocks = repeats.values(run, seconds)
     row |= {"blocks": len(blocks), "launches": len(by_launch(blocks))}
+    row |= _links(run)
     row["enough"] = estimates["speedup"].enough
     steps = -(-first["train_samples"] // (first["batch"] * first["workers"]))
     row["epoch_s"] = row["iteration_s"] * steps
@@ -164,6 +165,15 @@ def _row(run: pd.DataFrame, repeats: Repeats) -> dict:
     row["iterations"] = len(own)
     row["phases"] = "; ".join(f"{phase} {len(rows)}" for phase, rows in own.groupby("phase"))
     return row
+
+
+def _links(run: pd.DataFrame) -> dict[str, float]:
+    """By which factors the rate of the links differed from ``rate_mbit``: the smallest and the largest of a block.
+
+    Links in proportion follow the machine's speed. NaN for old tables without a slowdown.
+    """
+    factors = 1 / run["slowdown"] if "slowdown" in run else pd.Series(dtype=float)
+    return {"links_low": factors.min(), "links_high": factors.max()}
 
 
 def _parts(own: pd.DataFrame, iteration_s: float) -> dict[str, float]:

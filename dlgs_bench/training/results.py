@@ -42,10 +42,10 @@ def _network(cluster: Cluster) -> dict:
 
 
 def machine(device: str) -> str:
-    """Processor, cores, memory and GPUs, in words."""
+    """Processor with the instructions that torch uses, such as AVX512, cores, memory and GPUs, in words."""
     cores = len(os.sched_getaffinity(0))
     memory = psutil.virtual_memory().total / 2**30
-    words = f"{_cpu()}, {cores} cores, {memory:.0f} GiB"
+    words = f"{_cpu()} ({torch.backends.cpu.get_cpu_capability()}), {cores} cores, {memory:.0f} GiB"
     if device == "cuda":
         words += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     return words

@@ -111,6 +111,7 @@ use rule table1 as so_far with:
 # Sessions of other days and machines, over which Table 2 shows the range of the speed-ups.
 KEPT_TIMING = [
     *kept_files("reference-again/*timing.csv*"),
+    *kept_files("reference-long-training/stall/timing.csv*"),
     *kept_files("reference/*timing.csv*"),
 ]
 

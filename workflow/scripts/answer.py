@@ -5,7 +5,7 @@ the largest speed-up is significantly below 1; a verdict needs three blocks and 
 because at a smaller batch selection and exchange weigh more against computing. Best method: of the methods that are
 significantly faster, the method with the highest lower end of its interval; if no method is, the method with the
 largest speed-up. 16 bits: a dense sum in half the bytes, a second baseline, which is not a best method. Against 16
-bits: the method's speed-up divided by the speed-up of 16 bits. Gains 10 % below: the link rate (Gb/s) below which the
+bits: the speed-up over 16 bits, block by block. Gains 10 % below: the link rate (Gb/s) below which the
 method's speed-up exceeds 1.1, predicted by the time model; with proportional links, it is the rate of the nodes for
 which these links stand. Over sessions: the smallest and the largest speed-up of the method in this session and in kept
 sessions of other days and machines, and the number of sessions; a bracket covers one session only. Training accuracy:
@@ -133,7 +133,8 @@ def accuracy_words(row: dict) -> str:
     if pd.isna(row["accuracy_cost"]):
         return "not trained"
     ratio = "" if pd.isna(row["accuracy_ratio"]) else f" at ratio {row['accuracy_ratio']:g}"
-    n = f"n = {row['accuracy_seeds']:g}"
+    short = row["accuracy_epochs"] < min(captions.SHORT_EPOCHS, row["epochs"])
+    n = f"n = {row['accuracy_seeds']:g}" + (", too short to rank" if short else "")
     return f"{100 * row['accuracy_cost']:+.1f} points after {row['accuracy_epochs']:g} epochs{ratio} ({n})"
 
 

@@ -24,19 +24,19 @@ from dlgs_bench.report.summary import summarise  # noqa: E402
 KEPT = ROOT / "results" / "reference"
 MOST_BYTES = 2_000_000  # of a file in git; a larger table is compressed
 PICTURE, PICTURED = "figure12", "vgg16"  # of the README
+LEFT_OUT = {"Over sessions", "n"}  # columns that only the page of results shows
 NOTES = (
     "Best method: of the methods that are significantly faster over all-gather, the method with the highest lower end "
     "of its interval; if no method is, the method with the largest speed-up. 16 bits is not among them. Speed-ups are "
-    "against the fastest uncompressed of the same run; the next column divides them by the speed-up of 16 bits. "
-    "Brackets hold 95 % of repeats in the same session. Over sessions: the smallest and the largest speed-up in this "
-    "session and in kept sessions of other days and machines, and their number. Gains 10 % below: the time model "
-    "predicts a speed-up of at least 1.1 if the links of the paper's nodes are slower than about this rate. The "
-    "paper's links have 50 Gb/s. Training accuracy: the difference to uncompressed. n counts blocks "
-    "([terms](docs/measuring.md)). [All tables, figures and claims](results/reference/README.md)."
+    "against the fastest uncompressed of the same run; the next column is against 16 bits, block by block. Brackets "
+    "hold 95 % of repeats in the same session. Gains 10 % below: the time model predicts a speed-up of at least 1.1 if "
+    "the links of the paper's nodes are slower than about this rate. The paper's links have 50 Gb/s. Training "
+    "accuracy: the difference to uncompressed. [Terms](docs/measuring.md), and [all tables, figures and "
+    "claims](results/reference/README.md)."
 )
 ABOUT = (
     "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`. To repeat "
-    "the measurement, run `snakemake --configfile config/quick.yaml config/reference.yaml` (about an hour on 2 "
+    "the measurement, run `snakemake --configfile config/quick.yaml config/reference.yaml` (71 minutes on 2 "
     "cores). Then run `make reference`, which copies `results/` and `figures/` to this folder and updates the table "
     "in the README."
 )
@@ -69,13 +69,20 @@ def show() -> None:
     source = f"Measured on {facts['machine']}; {provenance['runs']} runs, {facts['date']}, commit {facts['commit']}."
     sentences = (KEPT / "findings.md").read_text(encoding="utf-8")
     (KEPT / "README.md").write_text(page(source, sentences), encoding="utf-8")
-    answers = (KEPT / "answer.md").read_text(encoding="utf-8").partition("\n\n")[0]
+    answers = without_columns((KEPT / "answer.md").read_text(encoding="utf-8").partition("\n\n")[0])
     notes = textwrap.fill(f"{NOTES} {source}", 120, break_long_words=False, break_on_hyphens=False)
     text = f"{answers}\n\n{notes}\n{picture()}"
     readme = ROOT / "README.md"
     readme.write_text(
         MARKED.sub(lambda marked: marked[1] + text + marked[2], readme.read_text(encoding="utf-8")), encoding="utf-8"
     )
+
+
+def without_columns(table: str) -> str:
+    """A Markdown table without the columns ``LEFT_OUT``."""
+    rows = [line.strip("|").split("|") for line in table.splitlines()]
+    kept = [place for place, name in enumerate(rows[0]) if name.strip() not in LEFT_OUT]
+    return "\n".join(f"|{'|'.join(row[place] for place in kept)}|" for row in rows)
 
 
 def picture() -> str:
