@@ -89,9 +89,10 @@ def too_short(row: Row) -> bool:
 
 
 def number_of_seeds(points: pd.DataFrame) -> str:
-    """The number of seeds, such as "n = 3 seeds"."""
-    number = points["seed"].nunique()
-    return f"n = {number} {'seeds' if number > 1 else 'seed'}"
+    """The number of seeds of each variant, such as "n = 3 seeds", or "n = 2 to 3 seeds" if variants differ."""
+    keys = [key for key in ("model", "variant", "ratio") if key in points]
+    counts = points.groupby(keys, dropna=False)["seed"].nunique() if keys else pd.Series([points["seed"].nunique()])
+    return f"n = {least_to_most(counts)} {'seeds' if counts.max() > 1 else 'seed'}"
 
 
 def seeds(points: pd.DataFrame) -> str:

@@ -134,7 +134,7 @@ def accuracy_words(row: dict) -> str:
         return "not trained"
     ratio = "" if pd.isna(row["accuracy_ratio"]) else f" at ratio {row['accuracy_ratio']:g}"
     short = row["accuracy_epochs"] < min(captions.SHORT_EPOCHS, row["epochs"])
-    n = f"n = {row['accuracy_seeds']:g}" + (", too short to rank" if short else "")
+    n = f"n = {row['accuracy_seeds']:g}" + (", early in training" if short else "")
     return f"{100 * row['accuracy_cost']:+.1f} points after {row['accuracy_epochs']:g} epochs{ratio} ({n})"
 
 
