@@ -6,6 +6,7 @@ Example: dlgs-bench advise profile.json --workers 64 --link-mbit 25000
 import argparse
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -394,13 +395,13 @@ def _draw_rates(axes: "Axes", job_models: Sequence[JobModel], there: Network) ->
 
     rates = np.geomspace(there.rate_mbit / 100, there.rate_mbit * 100, RATES_SHOWN)
     names = [model.name for model in job_models]
-    drawn: dict[int, int] = {}  # number of a look -> how many lines have it
+    drawn: Counter[str] = Counter()  # lines of each method: a method can have several ratios
     for model in job_models:
         number = looks.number(model.name, names)
-        drawn[number] = drawn.get(number, -1) + 1
         used = [job_advice.utilisation(model, Network(there.workers, rate, there.latency_ms)) for rate in rates]
-        look = looks.line(number, model.label, drawn[number]) | {"markevery": (number % MARK_EVERY, MARK_EVERY)}
-        axes.plot(rates / 1000, used, **look)
+        look = looks.line(number, model.label, drawn[model.name])
+        axes.plot(rates / 1000, used, **look, markevery=(number % MARK_EVERY, MARK_EVERY))
+        drawn[model.name] += 1
     axes.axvspan(*(rate / 1000 for rate in CHECKED["Mb/s"]), color="0.93", zorder=0, label="rates that were checked")
     axes.axvline(there.rate_mbit / 1000, color="0.4", linestyle=":", label="the rate that was asked for")
     axes.axhline(REACHED, color="0.4", linestyle="--", linewidth=0.8, label=f"{REACHED:.0%} of the time computing")

@@ -5,7 +5,7 @@ and a dark red. Every variant also has a dash and a marker, and every part of an
 printed in black and white.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 BLACK = "#000000"
 # The lengths of the lists are coprime, so the first 280 variants differ in colour, dash or marker.
@@ -43,7 +43,7 @@ def line(number: int, label: str, ratio: int = 0) -> dict:
     }
 
 
-def number(variant: str, variants: Sequence[str]) -> int:
+def number(variant: str, variants: Iterable[str]) -> int:
     """The number of a variant's look: common methods first, then the others of ``variants`` in their order."""
     order = [*COMMON, *(name for name in variants if name not in COMMON)]
     return order.index(variant) if variant in order else len(order)

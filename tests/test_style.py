@@ -41,7 +41,7 @@ def test_a_configurations_order_is_kept_and_strangers_come_last():
     names = Names({"b": "B", "a": "A"}, {})
     assert names.variants_in(["z", "a", "b", "c"]) == ["b", "a", "c", "z"]
     assert names.variant("z") == "z"
-    numbers = [looks.number(variant, list(names.variants)) for variant in ("b", "a", "z")]
+    numbers = [looks.number(variant, names.variants) for variant in ("b", "a", "z")]
     assert numbers == [len(looks.COMMON) + place for place in range(3)]
 
 

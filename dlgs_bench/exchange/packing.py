@@ -24,7 +24,7 @@ def pack(floats: Tensor, codes: Tensor, bits: int) -> Tensor:
 def unpack(message: Tensor, floats: int, bits: int, size: int) -> tuple[Tensor, Tensor]:
     """The float32 numbers, shape (floats,), and the uint8 codes, shape (size,), of a message of ``pack``."""
     widths = planes_of(bits)
-    start, *planes = message.split([4 * floats, *(-(-size * width // 8) for width in widths)])
+    start, *planes = message.split([4 * floats, *(packed_bytes(size, width) for width in widths)])
     codes, low = _unpacked(planes[0], widths[0], size), widths[0]
     for plane, width in zip(planes[1:], widths[1:], strict=True):
         codes |= _unpacked(plane, width, size) << low

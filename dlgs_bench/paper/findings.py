@@ -15,7 +15,6 @@ from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedup
 from dlgs_bench.stats import Estimate
 from dlgs_bench.topology import TOPOLOGIES
 
-NO_GAIN = "no method is significantly faster over all-gather"
 TERMS = (
     "Ratio: the share of the gradient's entries that a method is asked to send. Density: the share that it sent. s: "
     "DLGS computes new thresholds every s iterations (32 is our choice, the paper gives none). Selection: how the "
@@ -212,7 +211,8 @@ def order(tables: dict[str, pd.DataFrame], names: Names) -> str:
     count = {verdict: verdicts.count(verdict) for verdict in (HOLDS, FAILS, UNKNOWN)}
     if not sum(count.values()):
         return ""
-    title = {name: plugins.describe("methods", name)["title"] for name in claims.PAPERS} | names.variants
+    # A configuration need not have all of the paper's methods.
+    title = {n: names.variants.get(n) or plugins.describe("methods", n)["title"] for n in claims.PAPERS}
     chain = f"{title['dlgs']}, {title['lags']}, {title['topk']} and last {title['none']}"
     return (
         f"The paper's order from fastest to slowest is {chain}. Of the {sum(count.values())} pairs of neighbours in "

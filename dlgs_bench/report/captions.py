@@ -64,9 +64,10 @@ def network(rows: pd.DataFrame) -> str:
 
 def followed(rows: pd.DataFrame) -> str:
     """By which factors links in proportion were set to other rates during the runs; empty if they were not."""
-    ends = (rows["links_low"].min(), rows["links_high"].max()) if "links_low" in rows else (1.0, 1.0)
-    shown = least_to_most(pd.Series(ends), 2)
-    if pd.isna(ends[0]) or shown == "1.00":
+    if "links_low" not in rows or rows["links_low"].isna().all():
+        return ""
+    shown = least_to_most(pd.concat([rows["links_low"], rows["links_high"]]), 2)
+    if shown == "1.00":
         return ""
     return f"; set again for each block, to {shown} times the rate, as the machine's speed changed"
 
@@ -91,7 +92,7 @@ def too_short(row: Row) -> bool:
 def number_of_seeds(points: pd.DataFrame) -> str:
     """The number of seeds of each variant, such as "n = 3 seeds", or "n = 2 to 3 seeds" if variants differ."""
     keys = [key for key in ("model", "variant", "ratio") if key in points]
-    counts = points.groupby(keys, dropna=False)["seed"].nunique() if keys else pd.Series([points["seed"].nunique()])
+    counts = points.groupby(keys, dropna=False)["seed"].nunique()
     return f"n = {least_to_most(counts)} {'seeds' if counts.max() > 1 else 'seed'}"
 
 

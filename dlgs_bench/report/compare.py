@@ -23,7 +23,6 @@ from dlgs_bench.stats import Estimate
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 SAME = ["model", "batch", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "latency_ms"]
-NO_ROW = "The sets have no common row"
 NEAR = 1.15  # two speed-ups are close if they differ by a smaller factor
 VALUES = ["speedup", "speedup_low", "speedup_high", "iteration_s", "blocks", "rate_mbit", "disturbed"]
 
@@ -137,10 +136,15 @@ def method(row: dict) -> str:
     return ", ".join(words)
 
 
+def place(row: dict) -> str:
+    """The title of the row's topology; its name if this version does not know it."""
+    return TOPOLOGIES[row["topology"]].title if row["topology"] in TOPOLOGIES else row["topology"]
+
+
 def _topology(row: dict) -> str:
-    title = TOPOLOGIES[row["topology"]].title if row["topology"] in TOPOLOGIES else row["topology"]
     rate = "" if pd.isna(row["swept_mbit"]) else f", {row['swept_mbit']:g} Mb/s"
-    return f"{title}, {row['workers']} workers{rate}" if row["topology"] != ALL_GATHER.name or rate else title
+    where = place(row)
+    return f"{where}, {row['workers']} workers{rate}" if row["topology"] != ALL_GATHER.name or rate else where
 
 
 def _speedup(row: dict, which: str) -> str:
@@ -170,9 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
         if given.figure:
             figure_file.check(given.figure)
         sets = [(title(path), read(path)) for path in paths]
-        print(
-            _two(paths, sets) if len(sets) == 2 else row_per_set(sets).to_markdown(index=False, disable_numparse=True)
-        )
+        print(_two(paths, sets) if len(sets) == 2 else _markdown(row_per_set(sets)))
         if given.figure:
             from dlgs_bench.report.compare_figure import draw
 
@@ -188,15 +190,19 @@ def _two(paths: list[Path], sets: list[tuple[str, pd.DataFrame]]) -> str:
     both = join_sets(*(table for _, table in sets))
     lines = []
     for name, path, (_, table) in zip("AB", paths, sets, strict=True):
-        links = f"; links of {_rates(table)} Mb/s" if _rates(table) else ""
+        links = f"; links of {rates} Mb/s" if (rates := _rates(table)) else ""
         lines.append(f"{name}: {path}; {', '.join(table['machine'].dropna().unique())}{links}")
     if both.empty:
         lines.append(
             "The sets have no common row: no rows agree in model, batch, variant, options, topology and workers."
         )
     else:
-        lines += ["", shown(both).to_markdown(index=False, disable_numparse=True), "", sentence(both)]
+        lines += ["", _markdown(shown(both)), "", sentence(both)]
     return "\n".join(lines)
+
+
+def _markdown(table: pd.DataFrame) -> str:
+    return table.to_markdown(index=False, disable_numparse=True)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ KEY_INCHES, LETTER_INCHES = 0.6, 0.067  # width of an entry without its label, a
 
 def of_variant(variant: str, names: Names, ratio: int = 0) -> dict:
     """The line of a variant: the same in every figure of a configuration, and for common methods in all figures."""
-    return looks.line(looks.number(variant, list(names.variants)), names.variant(variant), ratio)
+    return looks.line(looks.number(variant, names.variants), names.variant(variant), ratio)
 
 
 def lines_of_variants(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd.DataFrame]]:
@@ -57,7 +57,7 @@ def lines_of_variants(points: pd.DataFrame, names: Names) -> list[tuple[dict, pd
 def areas(variants: list[str], names: Names) -> dict[str, tuple[float, ...]]:
     """variant -> the colour of its area. The colours differ in lightness, so that areas differ in a grey print."""
     shades = np.linspace(*SHADES, len(variants))
-    hues = [looks.colour(looks.number(variant, list(names.variants))) for variant in variants]
+    hues = [looks.colour(looks.number(variant, names.variants)) for variant in variants]
     return {one: _shaded(hue, shade) for one, hue, shade in zip(variants, hues, shades, strict=True)}
 
 

@@ -133,7 +133,7 @@ def accuracy_words(row: dict) -> str:
     if pd.isna(row["accuracy_cost"]):
         return "not trained"
     ratio = "" if pd.isna(row["accuracy_ratio"]) else f" at ratio {row['accuracy_ratio']:g}"
-    short = row["accuracy_epochs"] < min(captions.SHORT_EPOCHS, row["epochs"])
+    short = captions.too_short(row | {"train_epochs": row["accuracy_epochs"]})
     n = f"n = {row['accuracy_seeds']:g}" + (", early in training" if short else "")
     return f"{100 * row['accuracy_cost']:+.1f} points after {row['accuracy_epochs']:g} epochs{ratio} ({n})"
 

@@ -13,7 +13,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from dlgs_bench.exchange.packing import pack, planes_of, unpack
+from dlgs_bench.exchange.packing import pack, packed_bytes, planes_of, unpack
 from dlgs_bench.exchange.quantisation import levels
 
 MAGNITUDE = np.uint32(0x7FFFFFFF)  # all bits of a float32 except its sign: they have the order of its magnitude
@@ -31,7 +31,7 @@ def norms(vector: Tensor, ends: np.ndarray, p: float) -> Tensor:
 
 def encode(vector: Tensor, units: Tensor, ends: np.ndarray, bits: int, seed: tuple[int, ...]) -> Tensor:
     to, width = levels(bits), _width(bits)
-    packed = np.zeros(-(-len(vector) * width // 8), np.uint8)
+    packed = np.zeros(packed_bytes(len(vector), width), np.uint8)
     floats = np.float32(to.lowest), np.float32(to.highest), np.float32(to.half)
     _encode(vector.numpy(), units.numpy(), ends, *floats, width, bool(seed), *_keys(seed), packed)
     codes = torch.from_numpy(packed)
