@@ -388,9 +388,8 @@ def only(values: dict, models: list[str], topologies: list[str]) -> dict[str, di
 
 
 def shorter(values: dict) -> dict:
-    """``timing`` of a changed configuration: the blocks, repeats and budget of studies, in one launch."""
-    own = {key: values["studies"][key] for key in ("blocks", "repeats", "budget_s")}
-    return values["timing"] | own | {"launches": 1}
+    """``timing`` of a changed configuration: the launches, blocks, repeats and budget of studies."""
+    return values["timing"] | {key: values["studies"][key] for key in ("launches", "blocks", "repeats", "budget_s")}
 
 
 def over_rates(values: dict, study: dict, topologies: list[str]) -> list[dict]:
