@@ -35,6 +35,7 @@ MBIT_PER_GBYTE = 8000
 MOST_WORKERS = 10**6
 MOST_NAMED = 4  # methods in the sentence of those that cannot be distinguished
 RATES_SHOWN = 40  # points of a line in the figure
+LONGEST_BAR = 1.5  # times uncompressed's iteration; longer bars are cut, because they would make all others short
 LEGEND_COLUMNS = 5
 MARK_EVERY = 8  # points between two markers of a line
 
@@ -265,12 +266,21 @@ def _sentence(rows: Sequence[dict], job_models: Sequence[JobModel], there: Netwo
 
 def bars(rows: Sequence[dict], alone_s: float) -> str:
     """A bar chart of the iterations, in characters."""
-    longest, width = max(row["iteration_s"] for row in rows), max(len(row["label"]) for row in rows)
+    longest, width = _longest_bar_s(rows), max(len(row["label"]) for row in rows)
     lines = ["One iteration: # computing, - exchange and selection"]
     for row in rows:
         computing, whole = (round(BAR * seconds / longest) for seconds in (alone_s, row["iteration_s"]))
-        lines.append(f"{row['label']:<{width}} {'#' * computing}{'-' * (whole - computing)} {ms(row['iteration_s'])}")
-    return "\n".join(lines)
+        bar = ("#" * computing).ljust(whole, "-")
+        shown = bar if whole <= BAR else bar[: BAR - 2] + ">>"
+        lines.append(f"{row['label']:<{width}} {shown} {ms(row['iteration_s'])}")
+    cut = any(row["iteration_s"] > longest for row in rows)
+    return "\n".join([*lines, ">> continues: the bar is cut"] if cut else lines)
+
+
+def _longest_bar_s(rows: Sequence[dict]) -> float:
+    """The iteration of the longest bar that is drawn whole."""
+    dense_s = next(row["iteration_s"] for row in rows if row["name"] == job_advice.UNCOMPRESSED)
+    return min(max(row["iteration_s"] for row in rows), LONGEST_BAR * dense_s)
 
 
 def _inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> str:
@@ -386,8 +396,15 @@ def _draw_iterations(axes: "Axes", job_models: Sequence[JobModel], there: Networ
     _, communication, hatch = looks.PARTS["non-overlapped communication"]
     axes.barh(titles, exchanged, left=alone_s * 1e3, color=communication, edgecolor="white", linewidth=0, hatch=hatch,
               label="exchange and selection")  # fmt: skip
+    longest_s = _longest_bar_s(rows)
+    for place, row in enumerate(rows):
+        if row["iteration_s"] > longest_s:
+            words = f"{ms(row['iteration_s'])} ms \u2192 "
+            label = axes.text(longest_s * 1e3, place, words, ha="right", va="center", fontsize="small")
+            label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})
     axes.invert_yaxis()
-    axes.set(xlabel="predicted time of one iteration (ms)", title=f"{there.workers} workers, {mbit(there.rate_mbit)}")
+    axes.set(xlim=(0, longest_s * 1e3), xlabel="predicted time of one iteration (ms)")
+    axes.set_title(f"{there.workers} workers, {mbit(there.rate_mbit)}")
 
 
 def _draw_rates(axes: "Axes", job_models: Sequence[JobModel], there: Network) -> None:

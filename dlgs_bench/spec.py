@@ -136,6 +136,10 @@ class Measurement:
     largest_entries: int = 0  # sums: the entries of the tensor
     brief: bool = False  # sums: only blocks at random positions, at a few densities
 
+    def tested(self, most: float) -> float:
+        """The number of samples that all points of a curve test; ``most``: the samples of the test set."""
+        return (self.evaluations - 1) * min(self.test_samples, most) + min(self.final_test_samples, most)
+
 
 @dataclass(frozen=True)
 class RunSpec:

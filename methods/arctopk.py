@@ -27,7 +27,7 @@ class ARCTopK(Ratio):
     conserves_mass = "bits"
 
     rank: Annotated[int, ">= 1"] = 4
-    seed: int = 0
+    seed: Annotated[int, ">= 0"] = 0
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2 if bucket.size > self.rank * _rows(bucket) else 1

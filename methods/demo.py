@@ -14,6 +14,8 @@ from dlgs_bench.exchange.randomness import generator
 from dlgs_bench.exchange.steps import state_for
 from dlgs_bench.exchange.transforms import cosines
 
+MOST_CHUNK = 181  # indices of a chunk are int16
+
 
 @dataclass
 class DeMo(Method):
@@ -43,6 +45,10 @@ class DeMo(Method):
     sign: bool = True
     pick: Literal["dct", "random", "stride"] = "dct"
     momenta: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.chunk > MOST_CHUNK:
+            raise ValueError(f"chunk: {self.chunk!r} is not valid; give an integer from 1 to {MOST_CHUNK}")
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         delta = (

@@ -19,9 +19,10 @@ class DLGS(Sparsifier):
     """Dynamic layer-wise gradient sparsification (DLGS paper, Section 2, Algorithm 1).
 
     The threshold is refreshed when (i - 1) mod s == 0, before masking. Between refreshes it is reused, so the number of
-    sent entries drifts. ``refresh="literal"`` is the printed algorithm: the threshold starts at 0 and is refreshed when
-    i mod s == 0, after masking, so the first s iterations send all entries. ``within="layer"`` keeps one threshold per
-    layer of a merged group (Section 3.4, step 5); eq. (6) has one threshold per group.
+    sent entries drifts. If fewer than k entries were not zero at a refresh, the next step refreshes again.
+    ``refresh="literal"`` is the printed algorithm: the threshold starts at 0 and is refreshed when i mod s == 0, after
+    masking, so the first s iterations send all entries. ``within="layer"`` keeps one threshold per layer of a merged
+    group (Section 3.4, step 5); eq. (6) has one threshold per group.
 
     ``reuse`` is not part of the paper. ``"fixed"`` reuses the threshold as the paper does. With ``"rms"`` the reused
     threshold is proportional to the rms of gradient + residual. ``"checked"`` does the same, and refreshes the
@@ -52,7 +53,7 @@ class DLGS(Sparsifier):
     def rule(self, bucket: Bucket, context: StepContext) -> Threshold | None:
         # A fixed threshold of the whole bucket without a cap does not depend on this step's gradient.
         depends = self.within == "layer" or self.reuse != "fixed" or self.density_cap < 1
-        if depends or self.phase(context.step) == "refresh":
+        if depends or self.phase(context.step) == "refresh" or not self._known(bucket):
             return None
         return Threshold(self.thresholds.get(bucket.index, [0.0])[0])
 
@@ -61,7 +62,7 @@ class DLGS(Sparsifier):
         units = norms(corrected, sizes, 2).tolist() if self.reuse != "fixed" else [1.0] * len(sizes)
         last = self.thresholds.get(bucket.index, [0.0] * len(sizes))
         thresholds = [h * unit for h, unit in zip(last, units, strict=True)]
-        refresh = self.phase(context.step) == "refresh"
+        refresh = self.phase(context.step) == "refresh" or not self._known(bucket)
         if refresh or (self.reuse == "checked" and self._drifted(thresholds, corrected.split(sizes), bucket)):
             fresh = [self.selector.kth_magnitude(part, self.k(bucket, len(part))) for part in corrected.split(sizes)]
             self.thresholds[bucket.index] = [h / (unit or 1.0) for h, unit in zip(fresh, units, strict=True)]
@@ -73,10 +74,18 @@ class DLGS(Sparsifier):
         )
         return self._capped(rule, corrected, bucket) if self.density_cap < 1 else rule
 
+    def _known(self, bucket: Bucket) -> bool:
+        """Whether all thresholds can be reused. A threshold is 0 after a refresh with fewer than k entries.
+
+        The literal algorithm reuses it, and sends all entries.
+        """
+        return self.refresh == "literal" or all(self.thresholds.get(bucket.index, [0.0]))
+
     def _drifted(self, thresholds: list[float], parts: Sequence[Tensor], bucket: Bucket) -> bool:
         """Whether the thresholds would send less than k / 2 or more than 2 k entries."""
         many = sum(count_at_least(part, h)[0] for part, h in zip(parts, thresholds, strict=True))
-        return not self.k(bucket) / DRIFT <= many <= self.k(bucket) * DRIFT
+        asked = sum(self.k(bucket, len(part)) for part in parts)
+        return not asked / DRIFT <= many <= asked * DRIFT
 
     def _capped(self, rule: Tensor | Threshold, corrected: Tensor, bucket: Bucket) -> Tensor | TopK | Threshold:
         """``rule``, or a Top-K of the cap if ``rule`` would send more entries than the cap."""

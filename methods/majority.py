@@ -33,7 +33,7 @@ class Majority(Method):
     summed_state = ("velocities",)
 
     momentum: Annotated[float, ">= 0"] = 0.0
-    seed: int = 0
+    seed: Annotated[int, ">= 0"] = 0
     lion_beta: Annotated[float, ">= 0"] = 0.0
     velocities: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 

@@ -30,6 +30,11 @@ class MiCRO(Selects, Ratio):
     gain: Annotated[float, "> 0"] = 0.1
     thresholds: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gain >= 1:  # a threshold that nothing reaches would become 0 or negative
+            raise ValueError(f"gain: {self.gain!r} is not valid; give a number above 0 and below 1")
+
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 

@@ -51,7 +51,7 @@ class OkTopk(Selects, Ratio):
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected, total, k, phase = self.accumulate(bucket), bucket.gradient, self.k(bucket), self.phase(context.step)
         of_entries, of_sums = self.thresholds.get(bucket.index, [0.0, 0.0])
-        if "refresh" in phase:
+        if "refresh" in phase or not of_entries:  # 0 after a step with fewer than k entries
             of_entries = self.selector.kth_magnitude(corrected, k)
         values, indices = self.selector.take(corrected, Threshold(of_entries))
         if "rebalance" in phase:
@@ -67,7 +67,7 @@ class OkTopk(Selects, Ratio):
         if "refresh" in phase:
             sums = torch.cat((yield Gather(total[total != 0], entries=0)))
             of_sums = self.selector.kth_magnitude(sums, min(k, len(sums))) if len(sums) else 0.0
-            self.thresholds[bucket.index] = [of_entries, of_sums]
+        self.thresholds[bucket.index] = [of_entries, of_sums]
         sums, positions = self.selector.take(total, Threshold(of_sums))
         gathered = yield Gather(Indices.pack(sums, positions, bucket.size), entries=len(sums))
         restore_unsent(corrected, values, indices, torch.cat([message[len(message) // 2 :] for message in gathered]))

@@ -29,7 +29,7 @@ class PowerSGD(ErrorFeedback):
     equal_state = ("factors",)
 
     rank: Annotated[int, ">= 1"] = 2
-    seed: int = 0
+    seed: Annotated[int, ">= 0"] = 0
     factors: dict[int, list[Tensor]] = field(default_factory=dict, init=False, repr=False)  # Q, by bucket and matrix
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:

@@ -23,7 +23,7 @@ class QSGD(Method):
 
     bits: Literal[2, 4, 8] = 4
     block: Annotated[int, ">= 1"] = 512
-    seed: int = 0
+    seed: Annotated[int, ">= 0"] = 0
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         gradient, levels = bucket.gradient, 2 ** (self.bits - 1) - 1

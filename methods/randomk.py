@@ -1,6 +1,7 @@
 """Random-k: k random entries of each bucket, the same on all workers, are summed by a dense sum."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ class RandomK(Ratio):
     scope = "size"
     conserves_mass = "bits"
 
-    seed: int = 0
+    seed: Annotated[int, ">= 0"] = 0
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         numbers = np.random.default_rng([self.seed, context.step, bucket.index])

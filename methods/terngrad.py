@@ -24,20 +24,21 @@ class TernGrad(Method):
     unbiased_when = {"clip": math.inf}  # noqa: RUF012 - a constant, read by tests
 
     clip: Annotated[float, "> 0"] = 2.5
-    seed: int = 0
+    seed: Annotated[int, ">= 0"] = 0
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         gradient, sizes = bucket.gradient, bucket.sizes
-        deviations = norms(gradient, sizes, 2) / gradient.new_tensor(sizes).sqrt()
-        scales = norms(gradient, sizes, math.inf).minimum(self.clip * deviations)
+        scales = norms(gradient, sizes, math.inf)
         if math.isfinite(self.clip):  # before the maximum: another worker's scale may exceed this worker's clip
+            deviations = norms(gradient, sizes, 2) / gradient.new_tensor(sizes).sqrt()
+            scales = scales.minimum(self.clip * deviations)
             limits = scales.repeat_interleave(torch.tensor(sizes, device=gradient.device))
             gradient.clamp_(-limits, limits)
         # An engine's maximum may drop NaN, but not infinity, so NaN is sent as infinity.
-        scales = yield Max(scales.nan_to_num_(nan=math.inf))
+        scales = yield Max(scales.nan_to_num_(nan=math.inf, posinf=math.inf))
         scales.masked_fill_(scales.isinf(), math.nan)
         units = scales.view(torch.uint8)  # all workers have the units, so they are not sent
         message = encode(gradient, scales, sizes, 2, seed=(self.seed, context.step, bucket.index, context.rank))

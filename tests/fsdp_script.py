@@ -2,6 +2,7 @@
 
 import gc
 import io
+import warnings
 import weakref
 from contextlib import suppress
 from functools import partial
@@ -102,15 +103,22 @@ def resumed(mesh, rank: int, folder: str) -> tuple:
     return whole, trained(model, optimizer, rank, range(STOP, STEPS))
 
 
-def in_turns(mesh, rank: int, method: str, **options) -> tuple[list, list]:
-    """The sum of the applied gradients and the residuals by parameter, with fixed weights and one head per step."""
+def in_turns(mesh, rank: int, method: str, frozen: bool, **options) -> tuple[list, list]:
+    """The sum of the applied gradients and the residuals by parameter, with fixed weights and one head per step.
+
+    ``frozen``: before the last step, the other head is used as well, and frozen.
+    """
     model, _, hook = hooked(mesh, method, **options)
     applied = [torch.zeros_like(p.to_local()) for p in model.parameters()]
     for step in range(STEPS):
         model.zero_grad()
-        loss_of(model, step, rank, heads=(step % 2,)).backward()
+        both = frozen and step < STEPS - 1
+        for number, head in enumerate(model.heads):
+            head.requires_grad_(number == step % 2 or not both)
+        loss_of(model, step, rank, heads=(0, 1) if frozen else (step % 2,)).backward()
         for total, p in zip(applied, model.parameters(), strict=True):
-            total += p.grad.to_local()
+            if p.grad is not None:
+                total += p.grad.to_local()
     left = [torch.zeros_like(total) for total in applied]
     flat = [t for t in left if t.numel()][::-1]
     residual = torch.cat([hook.method.residuals[n] for n in sorted(hook.method.residuals)])
@@ -119,6 +127,32 @@ def in_turns(mesh, rank: int, method: str, **options) -> tuple[list, list]:
     for t in left:
         dist.all_reduce(t, group=mesh["rep"].get_group())
     return applied, left
+
+
+def evaluated_first(mesh, rank: int) -> list[torch.Tensor]:
+    """The weights after training, where the model was evaluated before the hook was made."""
+    from dlgs_bench.hooks.fsdp import FSDPHook
+
+    model = sharded(mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    with torch.no_grad():
+        model(torch.ones(2, 6))
+    _hook = FSDPHook(model, mesh["rep"], optimizer, "none")
+    return trained(model, optimizer, rank, range(STEPS))
+
+
+def forgotten_state(mesh, rank: int) -> list[str]:
+    """What is warned of where an optimizer with momenta goes on with a new hook."""
+    from dlgs_bench.hooks.fsdp import FSDPHook
+
+    model, optimizer, hook = hooked(mesh, "topk", momentum=0.9, ratio=0.1)
+    trained(model, optimizer, rank, range(1))
+    hook.close()
+    _hook = FSDPHook(model, mesh["rep"], optimizer, "topk", ratio=0.1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trained(model, optimizer, rank, range(1))
+    return [str(warning.message) for warning in caught if "starts without its state" in str(warning.message)]
 
 
 def accumulated(mesh, rank: int) -> dict[str, list[torch.Tensor]]:
@@ -343,6 +377,12 @@ def observed(comm, code: str, folder: str) -> dict:
     model, optimizer, _ = hooked(mesh, "none")
     model.checkpointed = True
     found["exact"]["none with checkpointed activations"] = trained(model, optimizer, rank, range(STEPS))
+    # FSDP2's last callback then comes after the hook's.
+    cast = MixedPrecisionPolicy(param_dtype=torch.float32, output_dtype=torch.float64)
+    model, optimizer, _ = hooked(mesh, "none", settings={"mp_policy": cast})
+    found["exact"]["none with cast outputs"] = trained(model, optimizer, rank, range(STEPS))
+    found["exact"]["none after an evaluation"] = evaluated_first(mesh, rank)
+    found["forgotten state"] = forgotten_state(mesh, rank)
     for name, settings in {
         "sparse": {},
         "bf16": {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)},
@@ -368,7 +408,8 @@ def observed(comm, code: str, folder: str) -> dict:
     found["failed pass"] = failed_pass(mesh, rank)
     found["hooks of one model"] = hooks_of_one_model(mesh, rank)
     found["in turns"] = {
-        method: in_turns(mesh, rank, method, **options)
+        (method, frozen): in_turns(mesh, rank, method, frozen, **options)
         for method, options in {"topk": {"ratio": 0.1}, "lags": {"ratio": 0.3}}.items()
+        for frozen in (False, True)
     }
     return found

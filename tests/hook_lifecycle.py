@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import os
+import tempfile
 import threading
 import time
 from datetime import timedelta
@@ -85,6 +87,21 @@ def after_close(comm, engine: str) -> tuple[torch.Tensor, torch.Tensor]:
     hook.close()
     plain = net() if engine == "horovod" else DistributedDataParallel(net())
     return train(model, optimizer, comm.rank), train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), comm.rank)
+
+
+def closed(comm, engine: str) -> str:
+    """What the process, with its C++ code, writes to stderr while a hook closes."""
+    _, _, hook = hooked(engine)
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            hook.close()
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+        file.seek(0)
+        return file.read().decode()
 
 
 def another(comm, engine: str) -> tuple[str, torch.Tensor, torch.Tensor]:

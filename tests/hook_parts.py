@@ -97,7 +97,9 @@ def drawn(step: int, rank: int, names=tuple(Given.SHAPES)) -> dict[str, Tensor]:
 
 
 PARTS = (("filters", "vector", "wide"), ("filters", "long"))  # two heads on one trunk
+FROZEN = "frozen in turns"
 USAGE = {  # which layers a rank uses in a step
+    FROZEN: lambda step, rank: PARTS[step % 2] if step < 7 else tuple(Given.SHAPES),
     "in turns": lambda step, rank: PARTS[step % 2],
     "by rank": lambda step, rank: PARTS[(step + rank) % 2],
     "never again": lambda step, rank: PARTS[0] if step > 3 else (*PARTS[0], "long"),
@@ -112,7 +114,11 @@ def mass(comm, engine: str, method: str, options: dict, usage: str, zeros: bool,
     true = {name: torch.zeros(shape) for name, shape in Given.SHAPES.items()}
     for step in range(steps):
         net.zero_grad(set_to_none=not zeros)
-        model(drawn(step, comm.rank, USAGE[usage](step, comm.rank))).backward()
+        used = USAGE[usage](step, comm.rank)
+        if usage == FROZEN:
+            for name, layer in net.layers.items():
+                layer.requires_grad_(name in used)
+        model(drawn(step, comm.rank, tuple(Given.SHAPES) if usage == FROZEN else used)).backward()
         for name, layer in net.layers.items():
             if layer.grad is not None:
                 applied[name] += layer.grad

@@ -142,6 +142,15 @@ def reentrant_to_the_end(comm, engine: str) -> str:
     return said(lambda: one_step(model, optimizer, 0, comm.rank))
 
 
+def reentrant_shared(comm, engine: str) -> str:
+    """The error if two checkpointed segments share a block, whose gradient then comes in two parts."""
+    net = Blocks(reentrant=True)
+    net.blocks[1] = net.blocks[0]
+    optimizer = sgd(net)
+    model, _hook = hooked(engine, net, optimizer, "topk", ratio=0.2)
+    return said(lambda: one_step(model, optimizer, 0, comm.rank))
+
+
 def joined(comm, method: str | None, options: dict, unused: bool) -> list[Tensor]:
     """The weights of a rank with 3 or 5 batches; without a method, of plain DistributedDataParallel."""
     way = "unused" if unused else "plain"

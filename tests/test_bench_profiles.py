@@ -264,7 +264,7 @@ def test_the_pages_say_what_was_measured(tmp_path, blocks):
     assert len(table) == 36 and table["measured_s_low"].isna().all() == (blocks < 3)
     for text in (page, (folder / "README.md").read_text()):
         assert "24 iterations in 4 cases were predicted, from one profile for each of 1 jobs, with at most" in text
-        assert "median 0 %, worst 20 % (uncompressed," in text and "worst 25 % (met)" in text
+        assert "median 0.0 %, worst 20 % (uncompressed," in text and "worst 25 % (met)" in text
         assert "The other 12 iterations in 2 cases had more workers than cores." in text
         assert f"{4 * (blocks == 3)} of 4 cases have the three blocks" in text
         assert "kept their bits in 1 of 1 jobs" in text and "no measurement of the probe's overhead" in text

@@ -21,7 +21,7 @@ from dlgs_bench.paper.claims import (
     shown,
 )
 from dlgs_bench.report.names import Names
-from dlgs_bench.report.summary import Repeats, speedups
+from dlgs_bench.report.summary import Repeats, dense_seconds, speedups
 from dlgs_bench.stats import Estimate, repeatable, unpaired
 
 pytestmark = pytest.mark.unit
@@ -182,6 +182,18 @@ def test_one_cell_that_reaches_the_largest_speed_up_is_enough_for_its_topology_a
     served = pd.concat([timing(), timing_run("dlgs", 3.0, topology="ps-weights")])
     rows = comparisons_of(LARGEST, served).set_index("topology")["verdict"]
     assert rows.to_dict() == {"allgather": HOLDS, "ps-weights": FAILS}
+
+
+def test_a_larger_speed_up_at_another_batch_does_not_hide_one_at_the_papers():
+    small = pd.concat([timing(dlgs=0.5), timing_run("dlgs", 0.5, model="resnet50")]).assign(model="resnet50", batch=8)
+    rows = comparisons_of(LARGEST, pd.concat([timing(), small[small["variant"] == "dlgs"]]))
+    assert rows[["model", "verdict"]].to_numpy().tolist() == [["vgg16", HOLDS]]
+
+
+def test_a_disturbed_cell_may_have_the_largest_speed_up():
+    disturbed = timing_run("dlgs", 1.0, model="resnet20").assign(disturbed="other work")
+    assert verdicts(LARGEST, pd.concat([timing(dlgs=3.0), disturbed])) == {UNKNOWN}
+    assert verdicts(LARGEST, pd.concat([timing(dlgs=1.0), disturbed])) == {HOLDS}
 
 
 def test_no_verdict_depends_on_a_batch_that_is_not_the_papers():
@@ -351,6 +363,36 @@ def test_merging_pays_and_algorithm_2_is_optimal_if_measured_plans_say_so(layer,
     assert verdicts_on(noisy) == expected
     assert set(verdicts_on(noisy.assign(model="resnet50", batch=8))) == {UNKNOWN}
     assert set(verdicts_on(noisy[noisy["block"] < 2])) == {UNKNOWN}
+
+
+def test_a_difference_between_plans_within_the_differences_between_launches_decides_nothing():
+    """Many blocks of three launches are not as many independent measurements."""
+    launches = [
+        planners(layer=factor, paper=1.0, exact=1.0).assign(
+            launch=number, block=lambda t, n=number: t["block"] + 99 * n
+        )
+        for number, factor in enumerate((1.3, 1.2, 0.95))
+    ]
+    many = pd.concat([one.assign(block=one["block"] + 10 * n) for one in launches for n in range(9)])
+    words = next(iter(claims.MERGED))
+    for table, verdict in ((many, UNKNOWN), (many.drop(columns="launch"), HOLDS)):
+        (row,) = compare_statements({words: claims.MERGED[words]}, Merging(table))
+        assert (row["verdict"], row["n"]) == (verdict, 81)
+
+
+def launched(method: str, seconds: float, factors=(1.0, 1.2, 0.9)) -> pd.DataFrame:
+    """A run of three launches, of which each is slower by a factor."""
+    launches = [timing_run(method, seconds).assign(launch=number) for number in range(len(factors))]
+    return pd.concat(
+        one.assign(iteration_s=one["iteration_s"] * f) for one, f in zip(launches, factors, strict=True)
+    ).assign(timed_in="one")  # fmt: skip
+
+
+def test_uncompressed_is_measured_once_however_many_methods_took_turns_with_it():
+    alone = launched("dlgs", 1.0)
+    together = pd.concat([alone, *(launched(f"method{n}", 1.0 + n) for n in range(6))])
+    one, other = (Repeats(table).estimate(alone, dense_seconds) for table in (alone, together))
+    assert one == other and one.low < one.value < one.high
 
 
 def test_each_table_brings_its_statements_and_no_other():

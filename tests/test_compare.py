@@ -48,6 +48,13 @@ def test_a_set_agrees_with_itself_in_every_row(tmp_path):
     assert compare.sentence(both).startswith("3 of 3 speed-ups differ by less than 15 % (median difference 0 %)")
 
 
+def test_a_row_without_an_interval_is_neither_inside_nor_outside(tmp_path):
+    table = compare.read(results(tmp_path / "a"))
+    both = compare.join_sets(table, table.assign(speedup_low=float("nan"), speedup_high=float("nan")))
+    assert "3 speed-ups of B lie in A's intervals, 0 of 0 speed-ups of A in B's" in compare.sentence(both)
+    assert set(compare.shown(both)["Agree"]) == {"yes"}
+
+
 def test_a_speed_up_of_a_disturbed_run_is_shown_and_not_counted(tmp_path):
     table = compare.read(results(tmp_path / "a"))
     disturbed = table.assign(
@@ -151,3 +158,5 @@ def test_the_range_over_sessions_stands_next_to_the_interval_of_one_session(tmp_
     assert table.loc["dlgs", sessions.RANGE].tolist() == pytest.approx([2, 4, 2])
     assert sessions.cell(table.loc["dlgs"].to_dict() | {"variant": "dlgs"}) == "2.00 to 4.00 (2)"
     assert sessions.cell(table.loc["topk"].to_dict() | {"variant": "topk"}) == ""  # equal in all sessions
+    fixed = sessions.over_sessions(compare.summarise(tables["own"].assign(slowdown=1.0)), kept)
+    assert fixed["sessions"].isna().all() and set(map(sessions.cell, fixed.to_dict("records"))) == {""}

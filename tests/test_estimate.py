@@ -39,6 +39,11 @@ def test_a_training_by_hand():
     assert estimate.accuracy(TRAINED, TRIAL, "dlgs") == RunCost(10 + 20 * 2.25 + 56 * 0.5 / 2 + 3 * 1.0, 20 * 25.0)
 
 
+def test_no_more_samples_are_tested_than_the_data_has():
+    few = estimate.accuracy(TRAINED, replace(TRIAL, test_samples=10), "dlgs")
+    assert estimate.accuracy(TRAINED, TRIAL, "dlgs").seconds - few.seconds == (56 - 26) * 0.5 / 2
+
+
 def test_a_training_with_a_budget_takes_no_longer_and_sends_less():
     whole = estimate.accuracy(TRAINED, TRIAL, "dlgs")
     within, half = (

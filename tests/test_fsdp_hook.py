@@ -58,18 +58,27 @@ def test_nothing_dense_crosses_the_replicas(ranks):
         assert 0 < found["sparse"]["sent"] < 4 * ENTRIES // 2
 
 
-def test_nothing_is_lost_where_layers_are_used_in_turns(ranks):
+@pytest.mark.parametrize("frozen", [False, True])
+def test_nothing_is_lost_where_layers_are_used_or_frozen_in_turns(ranks, frozen):
     net = built()
     total = [torch.zeros_like(p) for p in net.parameters()]
     for step in range(STEPS):
-        for part, gradient in zip(total, mean_gradients(net, step, (step % 2,)), strict=True):
+        for number, head in enumerate(net.heads):
+            head.requires_grad_(not frozen or number == step % 2 or step == STEPS - 1)
+        for part, gradient in zip(total, mean_gradients(net, step, (0, 1) if frozen else (step % 2,)), strict=True):
             part += gradient
     for rank, found in enumerate(ranks):
-        for method, (applied, left) in found["in turns"].items():
+        for method in ("topk", "lags"):
+            applied, left = found["in turns"][method, frozen]
             assert any(t.abs().max() > 0 for t in left if t.numel())
             for whole, sent, rest in zip(total, applied, left, strict=True):
                 mine = (*whole.chunk(2), whole[:0])[rank % 2]
                 torch.testing.assert_close(sent + rest, mine, rtol=1e-4, atol=1e-6, msg=method)
+
+
+def test_a_forgotten_state_is_warned_of_once(ranks):
+    for found in ranks:
+        assert len(found["forgotten state"]) == 1
 
 
 def test_a_step_that_is_not_finite_is_skipped_on_all_ranks_and_leaves_no_trace(ranks):

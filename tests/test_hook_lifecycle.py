@@ -33,6 +33,11 @@ def test_a_closed_hook_leaves_the_model_as_it_was(engine, worlds):
 
 
 @horovod_is_slow
+def test_a_hook_closes_without_a_warning(engine, worlds):
+    assert set(worlds(engine).run(script.closed, engine)) == {""}
+
+
+@horovod_is_slow
 def test_a_model_has_one_hook_and_another_one_once_the_first_is_closed(engine, worlds):
     for second, found, only in worlds(engine).run(script.another, engine):
         assert second.endswith("call close of that hook first") and "\n" not in second

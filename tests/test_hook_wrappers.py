@@ -4,7 +4,7 @@ import hook_wrappers as script
 import pytest
 import torch
 import torch.distributed as dist
-from support import NEEDS, every_engine
+from support import NEEDS, every_engine, needs_horovod
 from torch.nn.parallel import DistributedDataParallel
 
 from dlgs_bench.hooks.ddp import DDPHook
@@ -69,6 +69,14 @@ def test_reentrant_checkpointing_of_the_last_layers_is_refused_where_gradients_c
             assert line.startswith("checkpoint: use_reentrant=True is not possible") and "\n" not in line
         else:
             assert line == ""
+
+
+@pytest.mark.engine
+@needs_horovod
+def test_reentrant_checkpointing_of_shared_layers_is_refused_by_name(worlds):
+    for line in worlds("horovod").run(script.reentrant_shared, "horovod"):
+        assert line.startswith("blocks.0.") and "\n" not in line
+        assert "backward computes its gradient in several parts" in line and "give use_reentrant=False" in line
 
 
 @pytest.mark.engine

@@ -469,6 +469,17 @@ def test_the_verdict_comes_first_and_names_few_methods():
     assert tied.endswith(": M0; M1; M2; M3; and 3 more.")
 
 
+def test_a_slow_method_does_not_make_all_other_bars_short():
+    rows = [
+        {"name": job_advice.UNCOMPRESSED, "label": "uncompressed", "iteration_s": 0.1},
+        {"name": "lags", "label": "LAGS", "iteration_s": 5.0},
+    ]
+    _, dense, cut, note = advise.bars(rows, 0.05).splitlines()
+    assert abs(dense.count("#") - dense.count("-")) <= 1 and dense.count("#") > advise.BAR / 4
+    assert ">> 5,000" in cut and len(cut.split()[1]) == advise.BAR and note.startswith(">>")
+    assert ">>" not in advise.bars(rows[:1], 0.05)
+
+
 def test_local_steps_that_are_not_needed_are_called_so(capsys):
     for rate, unneeded in (("1e9", 3), ("1", 0)):
         assert answer(capsys, RECORDED, "--link-mbit", rate).count("1, not needed") == unneeded

@@ -115,6 +115,22 @@ def test_the_number_and_the_uuid_of_a_gpu_are_one_lock_and_any_name_can_be_locke
 
 
 @pytest.mark.unit
+def test_locks_follow_no_link_and_lie_in_no_link(three_gpus, tmp_path):
+    """Anybody can make the folder, whose name is known, and a link in it."""
+    precious, folder = tmp_path / "precious", tmp_path / f"gpus-taken-by-{os.getuid()}"
+    precious.write_text("kept")
+    folder.mkdir(mode=0o700)
+    (folder / "GPU-0aa").symlink_to(precious)
+    with pytest.raises(OSError, match="symbolic links"), gpus.taken(1):
+        pass
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(nodes.Refused, match="is not a folder of this user"), gpus.taken(1):
+        pass
+    assert precious.read_text() == "kept"
+
+
+@pytest.mark.unit
 def test_the_gpu_of_a_process_that_was_killed_is_free(three_gpus):
     holds = "import time\nfrom dlgs_bench.launch import gpus\nwith gpus.taken(3): print(1, flush=True); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", holds], cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -176,6 +176,18 @@ def test_a_mistake_is_one_line():
 
 
 @pytest.mark.unit
+def test_the_optimizer_may_get_other_hooks_after_local_steps():
+    model = built()
+    optimizer, called = adamw(model), []
+    with LocalSteps(model, optimizer, "diloco", local_steps=2) as sync:
+        optimizer.register_step_pre_hook(lambda *_: called.append(sync.steps))
+        for step in range(3):
+            inner_step(model, optimizer, step, 0)
+            sync.step()
+    assert called == [0, 1, 2]
+
+
+@pytest.mark.unit
 def test_a_resume_without_the_outer_state_is_said_on_the_first_step():
     model = built()
     optimizer = adamw(model)

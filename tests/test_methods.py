@@ -199,8 +199,18 @@ def test_no_entry_goes_against_the_sign_of_its_gradient(name, device, size, seed
 @pytest.mark.parametrize("name", [m for m in NAMES if m in EXACT + CONSERVING + UNBIASED + BOUNDED])
 def test_a_zero_gradient_gives_a_zero_aggregate(name, device):
     zeros = [[torch.zeros(50, device=device)]] * 3
-    for step in run_workers(2, lambda comm: exchange_steps(comm, make(name), zeros))[0]:
-        assert torch.equal(step[0], torch.zeros(50, device=device))
+    for parameters in ({}, CLASSES[name].exact_when or {}, CLASSES[name].unbiased_when or {}):
+        for step in run_workers(2, lambda comm, p=parameters: exchange_steps(comm, make(name, **p), zeros))[0]:
+            assert torch.equal(step[0], torch.zeros(50, device=device)), f"{name} with {parameters}"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_denormal_gradients_give_finite_aggregates(name, device):
+    """The smallest magnitudes of float32, which a residual reaches if its layer is not used for long."""
+    tiny = torch.arange(1, 1201, dtype=torch.float32, device=device) * 2.0**-149
+    steps = [[(tiny * sign).roll(shift).contiguous()] for shift, sign in ((0, 1), (7, -1), (50, 1))]
+    for step in run_workers(2, lambda comm: exchange_steps(comm, make(name), steps))[0]:
+        assert step[0].isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)

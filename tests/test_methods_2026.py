@@ -47,6 +47,41 @@ SCENARIOS = {
 }
 
 
+@pytest.mark.parametrize("name", ["dlgs", "oktopk"])
+def test_a_threshold_from_a_gradient_of_zeros_is_not_reused(name):
+    """As of a branch that starts at zero."""
+    method, size = make(name, ratio=0.01), 20_000
+
+    def work(comm):
+        sent, exchange = [], exchange_of(comm, method, [torch.zeros(size)])
+        for step, gradient in enumerate([torch.zeros(size), *SCENARIOS["constant"][:3]], start=1):
+            before = exchange.transport.sent_bytes
+            one_step(comm, exchange, [gradient], step)
+            sent.append(exchange.transport.sent_bytes - before)
+        return sent
+
+    (sent,) = run_workers(1, work)
+    assert max(sent[1:]) < size * 8 / 10  # all entries take 8 bytes each
+
+
+def test_a_checked_threshold_per_layer_asks_for_the_sum_over_layers():
+    method, layers = make("dlgs", ratio=0.01, reuse="checked", within="layer"), [torch.arange(1.0, 11.0)] * 10
+    bucket = Bucket(0, torch.cat(layers), ((10,),) * 10)
+    assert method.k(bucket) == 1
+    assert not method._drifted([10.0] * 10, layers, bucket) and method._drifted([1.0] * 10, layers, bucket)
+
+
+@pytest.mark.parametrize(("name", "option", "value"), [("demo", "chunk", 256), ("micro", "gain", 1.5)])
+def test_a_value_with_which_a_method_cannot_work_is_refused_in_one_line(name, option, value):
+    with pytest.raises(ValueError, match=rf"^{option}: {value} is not valid; give a") as refused:
+        make(name, **{option: value})
+    assert "\n" not in str(refused.value)
+
+
+def test_a_part_of_the_rows_is_not_rounded_up_by_an_error_of_float64():
+    assert [make("dion2", fraction=part)._k(100) for part in (0.55, 0.07, 0.251)] == [55, 7, 26]
+
+
 # Hard threshold
 
 

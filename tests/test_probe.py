@@ -87,6 +87,40 @@ def test_a_wrapped_optimizer_is_recorded(tmp_path):
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("named", [False, True])
+def test_a_closure_is_not_the_optimizers_work(tmp_path, named):
+    model, optimizer = plain(torch.nn.Linear(2, 1))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 2)).sum()
+        loss.backward()
+        return loss
+
+    recorder = Recorder(model, optimizer, tmp_path / "profile.json", 3, ["cast"])
+    recorder.start()
+    for _ in range(5):
+        loss = optimizer.step(**{"closure": closure}) if named else optimizer.step(closure)
+    recorder.remove_hooks()
+    assert torch.is_tensor(loss) and len(recorder._recorded) == 3
+    for row in recorder._recorded:
+        assert row["step"].last <= row["step"].optimizer <= row["ended"]
+
+
+@pytest.mark.unit
+def test_autocast_around_the_forward_pass_does_not_change_the_methods(tmp_path):
+    model, optimizer = plain(torch.nn.Linear(20, 10))
+    with record(model, optimizer, tmp_path / "profile.json", steps=1, methods=["powersgd"]):
+        for _ in range(4):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(torch.ones(4, 20)).sum()
+            loss.backward()
+            optimizer.step()
+    assert "powersgd" in {row["name"] for row in load(tmp_path / "profile.json")["methods"]}
+
+
+@pytest.mark.unit
 def test_what_cannot_be_recorded_ends_in_one_line(tmp_path):
     model, optimizer = plain(torch.nn.Linear(2, 2))
     for arguments in ({"steps": 0}, {"methods": ["topkk"]}):

@@ -76,6 +76,32 @@ def test_training_is_estimated_from_the_calibration_and_then_from_training_that_
     assert f"[2/5 runs done, about {progress.clock(left_s)} left] " == progress.whole(tmp_path / "timing" / "a", 0.0)
 
 
+def test_training_of_another_length_says_nothing_and_a_resumed_one_counts_whole(tmp_path):
+    longer = replace(TRAINED, training=replace(TRAINED.training, train_steps=3500))
+    runs = {
+        "accuracy/short": TRAINED,
+        "accuracy/long": longer,
+        "accuracy/longer": replace(longer, scheme=Scheme("topk")),
+    }
+    finish(tmp_path / "accuracy" / "short", TRAINED, 10.0)
+    assert progress.announce(tmp_path, runs).endswith("2 of 3 runs to do; their time is estimated while they run")
+    place = tmp_path / "accuracy" / "long"
+    finish(place, longer, 20.0)  # since it was resumed
+    pd.DataFrame({"elapsed_s": [100.0, 400.0]}).to_csv(place / "points.csv", index=False)
+    assert f"about {progress.clock(400 + progress.REST_S)} for 1 of them" in progress.announce(tmp_path, runs)
+    assert progress.spent(tmp_path) == f"accuracy {progress.clock(410)}"
+
+
+def test_no_more_samples_are_tested_than_the_data_has(tmp_path):
+    calibrate(tmp_path)
+    place = tmp_path / "calibration" / "layers" / "a"
+    own = length.speed(place)
+    record = json.loads((place / "run.json").read_text())
+    (place / "run.json").write_text(json.dumps(record | {"test_samples": 4}))
+    few = length.speed(place)
+    assert own.rest_s(TRAINED) - few.rest_s(TRAINED) == pytest.approx(2 * (10 - 4) * 0.001 / 2)
+
+
 @pytest.mark.parametrize("finished, spent_s, own_left_s", [(False, 20, 40), (False, 75, 0), (True, 75, 0)])
 def test_the_time_of_a_run_that_is_late_or_finished_is_not_taken_from_the_other_runs(
     tmp_path, finished, spent_s, own_left_s

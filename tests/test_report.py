@@ -167,6 +167,11 @@ def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_acc
     )
     assert table.set_index("model")["break_even_mbit"].to_numpy() == pytest.approx(500 * slower.to_numpy(), rel=1e-5)
     assert "not trained" in shown and "points after" not in shown
+    host = report.folder / "host.csv"  # the latency of the host's own network is not known
+    pd.read_csv(report.tidy["timing"]).assign(latency_ms=float("nan")).to_csv(host, index=False)
+    named = inputs | {"timing": host, "accuracy": few}
+    table, _ = report.table("scripts/answer.py", "answer", **named, kept=[], sessions=[])
+    assert (table["break_even_mbit"] > 0).all()
 
 
 @pytest.mark.parametrize(("why", "verdict"), [("disturbed", "every run was disturbed"), ("few", "n is below 3")])
@@ -392,6 +397,7 @@ def test_the_planners_are_shown_for_every_run_that_has_a_plan(report):
     assert set(table["dense"]) == {"none-256kib"} and ", 256kib" in shown
     tidy = pd.read_csv(report.folder / "planners_timing.csv")
     assert {"run", "timed", "iteration_s", "machine"} <= set(tidy) and tidy["run"].nunique() == len(runs)
+    assert set(table["blocks"]) == {tidy["block"].nunique()}
     assert (table["speedup"] < 1.2).all()
     text = report.figure("studies/planners/figure.py", "planners-figure", Items(report.folder / "planners.csv"))
     assert all(f"{MODELS[model]}, DLGS, ratio 0.1, all-gather" in text for model in report.runs.models)

@@ -55,6 +55,18 @@ def test_timed_runs_ask_for_nodes_of_their_own_and_training_does_not(where):
 
 
 @pytest.mark.unit
+def test_a_timed_run_asks_for_its_budget_and_training_on_a_cpu_for_a_cpus_time():
+    runs, asked = asking(["resnet20"], **ON_SLURM)
+    timed = {"timing": read("smoke")["timing"] | {"budget_s": 7200}}
+    longer, asked_longer = asking(["resnet20"], **ON_SLURM, **timed)
+    name = next(name for name, spec in runs.items() if spec.kind == "timing")
+    assert longer[name].measurement.budget_s == 7200
+    assert asked(name)["runtime"] == launching.TIMED_MIN and asked_longer(name)["runtime"] > 2 * 7200 / 60
+    trained = "accuracy/resnet20-none-seed0"
+    assert asking(["resnet20"])[1](trained)["runtime"] > 10 * asked(trained)["runtime"]
+
+
+@pytest.mark.unit
 def test_a_run_asks_for_what_it_would_ask_for_without_larger_runs():
     runs, asked = asking(["resnet20", "vgg16"], **ON_SLURM)
     for model in ("resnet20", "vgg16"):

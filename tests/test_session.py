@@ -72,6 +72,41 @@ def test_the_mean_of_batchnorms_statistics_is_tested():
         assert torch.equal(found, same)
 
 
+class Frozen(torch.nn.Module):
+    """A layer that trains, a frozen copy that forward updates, and a buffer of four dimensions, as of positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.teacher = (torch.nn.Linear(3 * 32 * 32, 10) for _ in range(2))
+        self.teacher.requires_grad_(False)
+        self.register_buffer("positions", torch.arange(3.0 * 32 * 32).view(1, 3, 32, 32))
+
+    def forward(self, images):
+        with torch.no_grad():
+            self.teacher.weight.lerp_(self.layer.weight, 0.1)
+        return self.layer((images + 1e-6 * self.positions).flatten(1)) + self.teacher.bias
+
+
+def test_frozen_weights_that_change_and_buffers_of_four_dimensions_are_kept(monkeypatch):
+    monkeypatch.setattr("dlgs_bench.training.session.build_seeded", lambda *_: Frozen())
+
+    def work(comm):
+        torch.manual_seed(0)
+        session = go_on(session_of(comm, "topk"), 3)
+        session.data.test = lambda batch, shard, limit: [session.data.batch(0, shard)]
+        positions = session.flat.model.positions.clone()
+        session.evaluate(limit=8)
+        assert torch.equal(session.flat.model.positions, positions)
+        state = copy.deepcopy(session.state_dict())
+        torch.manual_seed(1)
+        resumed = session_of(comm, "topk")
+        resumed.load_state_dict(state)
+        for ours, theirs in zip(resumed.flat.model.parameters(), session.flat.model.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+    run_workers(2, work)
+
+
 def test_a_state_of_other_variants_is_refused():
     def work(comm):
         state = session_of(comm, "topk").state_dict()

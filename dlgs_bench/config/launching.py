@@ -5,7 +5,9 @@ from dlgs_bench.spec import LaunchSettings, RunSpec
 
 SAMPLES = 130_000  # of the longest epoch, which is ImageNet-100's
 MARGIN = 4  # factor on the expected time, which assumes that nodes are never idle
+REPEATED = 2  # factor on the budget of a timing run: its least number of blocks may take longer
 START_MIN, TIMED_MIN = 30, 60  # minutes
+CPU_MULTIPLY_ADDS_S = 1e10  # of one thread: slow processors do 9e9 a second when they train ResNet-20
 PROCESS_MB, MB_PER_PARAMETER = 4000, 40e-6  # memory of a process
 RESOURCES = ("nodes", "tasks", "gpu", "tasks_per_gpu", "cpus_per_task", "mem_mb", "runtime", "mpi", "slurm_extra")
 
@@ -63,7 +65,9 @@ def _process_mb(spec: RunSpec) -> int:
 def _minutes(spec: RunSpec, multiply_adds_s: float) -> int:
     """The time limit of a job. An accuracy run that reaches it continues in the next attempt."""
     if spec.kind != "accuracy":
-        return TIMED_MIN
+        return max(TIMED_MIN, START_MIN + round(REPEATED * spec.measurement.budget_s / 60))
+    if spec.cluster.device == "cpu":
+        multiply_adds_s = CPU_MULTIPLY_ADDS_S * spec.cluster.threads
     training = spec.training
     samples = training.train_steps * training.batch * spec.cluster.workers or training.train_epochs * SAMPLES
     multiply_adds = samples * plugins.describe("models", training.model)["multiply_adds"]

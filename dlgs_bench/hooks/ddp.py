@@ -168,12 +168,14 @@ class DDPHook(Hook):
             with torch.no_grad():
                 for (p, aggregate), (grad, version) in zip(self._aggregates, before, strict=True):
                     if not p.requires_grad:
+                        self._hold(p, aggregate)
                         continue
                     if p.grad is None:
                         if aggregate.any():
                             p.grad = aggregate.clone()
                     elif p.grad is grad and p.grad._version == version:
                         p.grad.copy_(aggregate)
+                    self._deliver_held(p)
             self._aggregates.clear()
 
         torch.autograd.Variable._execution_engine.queue_callback(hand_over)

@@ -1,6 +1,7 @@
 """A method between the replicas of a model that FSDP2 shards: hybrid sharding with compressed exchanges."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ class FSDPHook(ParameterHook):
         method: str | type[Method], *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None,
         **options: Any,
     ) -> None:  # fmt: skip
+        reshard(model)
         _refuse_other_models(model)
         _refuse_other_meshes(model, replicas)
         refuse_sparse(model)
@@ -57,7 +59,7 @@ class FSDPHook(ParameterHook):
         with torch.no_grad():
             tensors = [*model.parameters(), *model.buffers()]
             broadcast_all(comm, [t.to_local() if isinstance(t, DTensor) else t for t in tensors])
-        for module in self._modules:  # after FSDP2's own hooks, so that its callback comes first
+        for module in self._modules:
             self._handles.append(module.register_forward_hook(self._watch))
         self._listen(self._shards)
 
@@ -69,6 +71,14 @@ class FSDPHook(ParameterHook):
     @property
     def _identity(self) -> dict[str, Any]:
         return super()._identity | {"shard": self._shards[0].device_mesh.get_local_rank()}
+
+    def _at_the_end(self, end: Callable[[], None]) -> None:
+        """Queue ``end`` a second time when the pass ends: FSDP2 delivers its last gradients in a callback of its own.
+
+        FSDP2 queues that callback after ours if it casts the outputs.
+        """
+        queue = torch.autograd.Variable._execution_engine.queue_callback
+        queue(partial(queue, end))
 
     def _watch(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         """Register a hook that runs when backward reaches an output of an FSDP2 module, before it adds gradients."""
@@ -130,7 +140,9 @@ class FSDPHook(ParameterHook):
             earlier = self._earlier.get(layer)
             if not parameter.requires_grad:  # frozen after the hook was made
                 parameter.grad = earlier
-            elif earlier is not None:
+                self._hold(parameter, aggregate)
+                continue
+            if earlier is not None:
                 earlier.to_local().add_(aggregate)
                 parameter.grad = earlier
             elif parameter.grad is not None:
@@ -140,6 +152,14 @@ class FSDPHook(ParameterHook):
                     aggregate, parameter.device_mesh, parameter.placements, run_check=False,
                     shape=parameter.shape, stride=parameter.stride(),
                 )  # fmt: skip
+            self._deliver_held(parameter)
+
+
+def reshard(model: nn.Module) -> None:
+    """Give the model back its sharded parameters, which FSDP2 replaces until backward, as in an evaluation."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
 
 
 def hook_of_shards(model: nn.Module) -> FSDPHook | None:

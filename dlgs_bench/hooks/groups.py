@@ -26,11 +26,21 @@ def own_communicator(group: dist.ProcessGroup, device: torch.device) -> TorchDis
     All processes of ``group`` call it, and no others.
     """
     timeout = group._get_backend(device).options._timeout
-    backend = dist.get_backend_config(group)
+    backend = _backend_of(group)
     ranks = dist.get_process_group_ranks(group)
     if len(ranks) == dist.get_world_size():
         return TorchDist(device, dist.new_group(ranks, timeout=timeout, backend=backend))
     return TorchDist(device, _subgroup(group, ranks, timeout, backend))
+
+
+def _backend_of(group: dist.ProcessGroup) -> str:
+    """The backends of ``group``, for a new group: "cpu:gloo,cuda:nccl", or one name if all devices have the same.
+
+    If one backend is named for several devices, torch finds no default backend, and warns when the group is closed.
+    """
+    devices = dist.get_backend_config(group)
+    names = {device.split(":")[-1] for device in devices.split(",")}
+    return names.pop() if len(names) == 1 else devices
 
 
 def refuse_destroyed(comm: Communicator, name: str) -> None:

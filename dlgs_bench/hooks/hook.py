@@ -82,6 +82,7 @@ class Hook:
             same |= {f"parameter {n}": name for n, name in enumerate(parameters)}
         self._decay = JoinedDecay(self._optimizers) if self.method.decay_joins_gradient else None
         self._decays: dict[Tensor, float] = {}
+        self._held: dict[Tensor, Tensor] = {}  # of a frozen layer: the sum of its aggregates, not scaled
         kind = WorkerExchange if self.method.uncompressed else FiniteExchange
         self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
         self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
@@ -183,7 +184,8 @@ class Hook:
         if self._loaded or self._stepped_before:
             return
         self._loaded = True
-        resumed = any(o.state.get(p) for o in self._optimizers for p, _ in self._flat.views)
+        trained = (p for o in self._optimizers for group in o.param_groups for p in group["params"] if o.state.get(p))
+        resumed = any(id(p) in self._exchanged for p in trained)
         if resumed and self.method.state_dict():
             warnings.warn(
                 f"the optimizer has made steps before, and {self.name} starts without its state; if this run resumes, "
@@ -205,6 +207,22 @@ class Hook:
         if decay := self._decays.get(parameter):
             shaped = gradient.as_strided(parameter.shape, layout(parameter), gradient.storage_offset())
             shaped.add_(parameter.detach(), alpha=decay / self._comm.world_size)
+
+    def _hold(self, parameter: Tensor, aggregate: Tensor) -> None:
+        """Keep the aggregate of a frozen layer: workers have cleared the residuals that they sent."""
+        if aggregate.any():
+            finite = aggregate.nan_to_num(0.0, 0.0, 0.0) / self._scale
+            held = self._held.get(parameter)
+            self._held[parameter] = finite if held is None else held.add_(finite)
+
+    def _deliver_held(self, parameter: Any) -> None:
+        """Add the aggregates of passes in which the layer was frozen to its finite gradient."""
+        held = self._held.get(parameter)
+        if held is not None and parameter.grad is not None:
+            gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
+            if gradient.isfinite().all():
+                gradient.add_(held, alpha=self._scale)
+                del self._held[parameter]
 
     def _finish(self) -> None:
         """Wait for the exchanges after backward, and scale the aggregates as the gradients were scaled."""
@@ -322,8 +340,12 @@ class ParameterHook(Hook):
         self._earlier.clear()
         end = self._end_pass
         self._ending = weakref.ref(end, partial(_give_back, self._earlier, self._parameters))
-        torch.autograd.Variable._execution_engine.queue_callback(end)
+        self._at_the_end(end)
         return True
+
+    def _at_the_end(self, end: Callable[[], None]) -> None:
+        """Let autograd call ``end`` at the end of the backward pass."""
+        torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _refuse_interrupted(self) -> None:
         """RuntimeError in one line if exchanges of an interrupted pass are open. Its callback no longer exists."""
@@ -344,11 +366,18 @@ class ParameterHook(Hook):
             self._earlier.clear()
 
     def _check_arrival(self, layer: int) -> None:
-        """RuntimeError or ValueError in one line if the gradient of a layer must not be exchanged."""
-        if layer in self._arrived:
-            raise RuntimeError(INTERRUPTED)
+        """ValueError in one line if the gradient of a layer must not be exchanged."""
+        self._refuse_parts(layer)
         if self.method.owns_momentum and is_not_zero(self._earlier.get(layer)):
             raise ValueError(self._accumulates())
+
+    def _refuse_parts(self, layer: int) -> None:
+        """ValueError in one line if backward computes the gradient of a layer in several parts: one was exchanged."""
+        if layer in self._arrived:
+            raise ValueError(
+                f"{self._name_of(self._parameters[layer]) or 'a layer'}: backward computes its gradient in several "
+                "parts, as checkpoint with use_reentrant=True does for a shared layer; give use_reentrant=False"
+            )
 
 
 def _give_back(earlier: dict[int, Any], parameters: Sequence[Any], _: object) -> None:

@@ -56,6 +56,7 @@ class HorovodHook(ParameterHook):
     def _prepare(self, layer: int, parameter: Tensor, gradient: Tensor) -> None:
         """Set the gradient of earlier passes aside, before autograd adds the gradient of this pass to it."""
         self._starts_pass()
+        self._refuse_parts(layer)
         self._set_aside(layer, parameter)
 
     def _set_aside(self, layer: int, parameter: Tensor) -> None:
@@ -97,10 +98,13 @@ class HorovodHook(ParameterHook):
             earlier = self._earlier.get(layer)
             if not parameter.requires_grad:  # frozen after the hook was made
                 parameter.grad = earlier
-            elif earlier is not None:
+                self._hold(parameter, aggregate)
+                continue
+            if earlier is not None:
                 parameter.grad = earlier.add_(aggregate)
             else:  # the script may keep this tensor, and the next pass writes to the view
                 parameter.grad = aggregate.clone() if aggregate is view else aggregate
+            self._deliver_held(parameter)
 
     @contextmanager
     def _all_workers(self) -> Iterator[None]:

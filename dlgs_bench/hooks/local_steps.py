@@ -74,7 +74,7 @@ class LocalSteps:
             self._flat = FlatGradients(parameters, torch.float32)
             groups = split_evenly(self._flat.sizes, made.fragments)
             same |= arguments_of(self.name, made) | {"parameters": self._flat.sizes}
-        self._lost = self._agreed = False
+        self._lost = self._agreed = self._started = False
         self._replaced = self._take_weights(parameters, model)
         self._model, self._parameter_ids = model, {id(parameter) for parameter in parameters}
         self._weights = torch.empty_like(self._flat.gradients)
@@ -151,15 +151,17 @@ class LocalSteps:
 
     def _check_forward(self) -> None:
         """ValueError in one line if workers would exchange the gradients of a forward pass before the first step."""
-        refuse_outer((parameter for parameter, _ in self._pairs), self._ranks)
+        if not self._started:
+            refuse_outer((parameter for parameter, _ in self._pairs), self._ranks)
 
     def _check_start(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         """Check the first step: warn if the state was not loaded, and refuse weights that have changed.
 
         Right after an exchange, all workers have the weights of rank 0.
         """
-        for handle in self._handles:
-            handle.remove()
+        if self._started:
+            return
+        self._started = True
         before = self._weights.clone()
         self._read()
         unchanged = torch.equal(before, self._weights)

@@ -3,11 +3,12 @@
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 
@@ -47,6 +48,21 @@ def wanted(spec: RunSpec, settings: LaunchSettings) -> int:
     return -(-spec.processes // settings.per_gpu) if local_gpus else 0
 
 
+def _lock_folder() -> Path:
+    """The folder of lock files; Refused if it is another user's, whose links could lead to files of this user."""
+    folder = Path(tempfile.gettempdir()) / f"gpus-taken-by-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise Refused(f"device: {folder} is not a folder of this user; remove it, or set TMPDIR to another folder")
+    return folder
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
 @contextmanager
 def taken(count: int) -> Iterator[list[str]]:
     """Wait until ``count`` visible GPUs are free, and reserve them while the context is open.
@@ -57,13 +73,14 @@ def taken(count: int) -> Iterator[list[str]]:
     names = _lock_names()
     if len(names) < count:
         raise Refused(f"device: cuda needs {count} GPUs, this machine shows {len(names)}; use fewer workers")
-    folder = Path(tempfile.gettempdir()) / f"gpus-taken-by-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
+    folder = _lock_folder()
     while True:
         with ExitStack() as locks:
             reserved: list[str] = []
             for gpu, name in names.items():
-                if len(reserved) < count and locked(locks.enter_context((folder / name).open("w", encoding="utf-8"))):
+                if len(reserved) < count and locked(
+                    locks.enter_context(open(folder / name, "a", encoding="utf-8", opener=_no_link))
+                ):
                     reserved.append(gpu)
             if len(reserved) == count:
                 yield reserved

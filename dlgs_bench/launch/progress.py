@@ -1,5 +1,6 @@
 """The progress of the whole workflow and the time that it needs. Each launcher prints it. No torch."""
 
+import csv
 import json
 import time
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ class _Queue:
     @classmethod
     def read(cls, folder: Path, runs: Mapping[str, RunSpec]) -> "_Queue":
         """The queue with the records of finished runs."""
-        walls = {name: _wall_s(record(folder / name, spec)) for name, spec in runs.items()}
+        walls = {name: _took_s(record(folder / name, spec), folder / name) for name, spec in runs.items()}
         return cls(folder, runs, {name: wall for name, wall in walls.items() if wall is not None})
 
     @property
@@ -136,7 +137,7 @@ def spent(folder: Path) -> str:
     walls: dict[str, float] = {}
     for path in sorted(folder.rglob("run.json")):
         kind = path.parent.parent.name
-        walls[kind] = walls.get(kind, 0.0) + (_wall_s(_read(path)) or 0.0)
+        walls[kind] = walls.get(kind, 0.0) + (_took_s(_read(path), path.parent) or 0.0)
     return ", ".join(f"{kind} {clock(wall)}" for kind, wall in walls.items())
 
 
@@ -167,9 +168,11 @@ def _expected_s(queue: _Queue, name: str) -> float | None:
     return None
 
 
-def _alike(spec: RunSpec) -> tuple[str, str]:
+def _alike(spec: RunSpec) -> tuple:
     """What runs that take about the same time have in common."""
-    return spec.kind, spec.training.model
+    training = spec.training
+    trained = (training.train_epochs, training.train_steps) if spec.kind == "accuracy" else ()
+    return spec.kind, training.model, *trained
 
 
 def _least_s(queue: _Queue, spec: RunSpec) -> float:
@@ -205,7 +208,16 @@ def _read(path: Path) -> dict | None:
         return None
 
 
-def _wall_s(run: dict | None) -> float | None:
-    """The seconds that a run with this record took, or None if the record is missing or corrupt."""
+def _took_s(run: dict | None, folder: Path) -> float | None:
+    """The seconds that a run with this record took, or None if the record is missing or corrupt.
+
+    If it was stopped and resumed, its curve has the whole duration.
+    """
     wall = run.get("wall_s") if isinstance(run, dict) else None
-    return wall if isinstance(wall, float | int) else None
+    if not isinstance(wall, float | int):
+        return None
+    try:
+        with (folder / "points.csv").open(encoding="utf-8") as file:
+            return max([wall, *(float(row["elapsed_s"]) for row in csv.DictReader(file))])
+    except (OSError, TypeError, ValueError, KeyError):  # no curve
+        return wall

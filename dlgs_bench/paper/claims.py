@@ -18,7 +18,7 @@ from dlgs_bench import plugins
 from dlgs_bench.report import captions
 from dlgs_bench.report.load_runs import by_block, by_launch, last_points, with_uncompressed
 from dlgs_bench.report.names import Names, at_ratio
-from dlgs_bench.report.summary import SETTING, Quantity, Repeats, own_and_dense, speedups
+from dlgs_bench.report.summary import SETTING, Quantity, Repeats, in_turns, own_and_dense, speedups
 from dlgs_bench.stats import LEAST_BLOCKS, Estimate, quantile_of_t, repeatable
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
@@ -27,20 +27,22 @@ PAPERS = ("none", "topk", "lags", "dlgs")  # the paper's methods; its statements
 LITTLE = 1.1  # we read "gains little" as a speed-up below this factor
 PAPERS_SPEEDUP, PAPERS_RATIO = 1.99, 0.01
 PAPERS_BATCH = {"resnet20": 32, "vgg16": 32, "resnet50": 64}  # samples per worker and step
-CLOSE = 0.01  # we read "very close" accuracies as one point
+CLOSE = 1.0  # we read "very close" accuracies as one percentage point
 CLOSE_LOSS = 1.05  # we read "very close" losses as a quotient below this factor
-NEAR_START, START = 0.02, 1.0  # we read "differ little" at the start as two points, after one epoch
+NEAR_START, START = 2.0, 1.0  # we read "differ little" at the start as two percentage points, after one epoch
 MARKEDLY = 1.1  # we read "markedly better" as 10 %
 OPTIMAL = 1.05  # we read "optimal" as within 5 % of the exact plan
 STEADY = 2.0  # we read "thresholds differ little" as a density within this factor of the ratio
 SETTLED, BEFORE, AFTER = 40, 79, 85  # epochs; the learning rate falls at 80
 FLOOR = 1e-4  # of a training error
+DISTURBED = "disturbed"
 SHORT, NO_TIME = "trained too few epochs", "took no time that a clock could show"
 # Seconds. The launches of runs that wait less have medians from 0 to 0.95 ms and vary by more than their mean; the
 # launches of all other runs of the reference set have medians above 1.4 ms.
 LEAST_WAIT_S = 1e-3
 NO_WAIT = f"did not wait (less than {1e3 * LEAST_WAIT_S:g} ms)"
 TOO_FEW = f"n is below {LEAST_BLOCKS}"
+FEW_LAUNCHES = "too few launches for an interval"
 STEPS_OF_DENSITY = 100  # a shorter training shows the density at the start only
 
 
@@ -61,6 +63,11 @@ class Comparison:
     why: str = ""
 
 
+def few(n: int) -> str:
+    """Why there is no interval, from the number of blocks or seeds."""
+    return TOO_FEW if n < LEAST_BLOCKS else FEW_LAUNCHES
+
+
 def judge(estimate: Estimate, bound: float = 1.0) -> tuple[str, str]:
     """The verdict on "above ``bound``", and the reason."""
     if not estimate.enough:
@@ -75,6 +82,8 @@ def judge(estimate: Estimate, bound: float = 1.0) -> tuple[str, str]:
 def judged(estimate: Estimate, n: int, bound: float = 1.0, below: bool = False, **metadata: Any) -> Comparison:
     """The comparison on "above ``bound``", or on "below ``bound``" if ``below``; ``n``: blocks or seeds."""
     verdict, why = judge(estimate, bound)
+    if not estimate.enough:
+        why = few(n)
     if below:
         verdict = {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict)
     value, low, high = estimate.value, estimate.low, estimate.high
@@ -196,7 +205,7 @@ def unusable(runs: dict[str, pd.DataFrame], *methods: str) -> str:
     if missing:
         return f"no run of {' and '.join(missing)}"
     disturbed = [method for method in methods if runs[method]["disturbed"].notna().any()]
-    return f"disturbed: {' and '.join(disturbed)}" if disturbed else ""
+    return f"{DISTURBED}: {' and '.join(disturbed)}" if disturbed else ""
 
 
 def between(
@@ -250,11 +259,17 @@ def against_uncompressed(
 
 def largest_speedup(timing: Timing) -> list[Comparison]:
     """DLGS's largest speed-up over each topology, at the ratio of the paper's largest speed-up."""
-    cells = [c for c in against_uncompressed(timing, "dlgs", PAPERS_SPEEDUP) if c.ratio == PAPERS_RATIO and c.n]
+    every = against_uncompressed(timing, "dlgs", PAPERS_SPEEDUP)
+    cells = [
+        at_the_papers_batch(cell, cell.model, timing.batches)
+        for cell in every
+        if cell.ratio == PAPERS_RATIO and (cell.n or cell.why.startswith(DISTURBED))
+    ]
     if not cells:
         return [Comparison("", ratio=PAPERS_RATIO, why="no run of dlgs at this ratio")]
     best = {}
-    for cell in sorted(cells, key=lambda cell: (cell.verdict != FAILS, cell.verdict == HOLDS, cell.value)):
+    # A cell that holds decides. Otherwise an undecided cell may have the largest speed-up.
+    for cell in sorted(cells, key=lambda cell: (cell.verdict != FAILS, cell.verdict == HOLDS, cell.n > 0, cell.value)):
         best[cell.topology, cell.workers] = cell
     return list(best.values())
 
@@ -350,10 +365,15 @@ class Merging:
             first = rows.iloc[0]
             metadata = {key: first[key] for key in ("model", "topology", "ratio")}
             if pd.notna(first["disturbed"]):
-                comparisons.append(Comparison(**metadata, why="disturbed"))
+                comparisons.append(Comparison(**metadata, why=DISTURBED))
                 continue
-            above, below = (by_block(rows[rows["planner"] == name]) for name in (one, other))
-            comparisons.append(judged(repeatable(above / below), len(above), **metadata, **bound))
+            # Planners with the same groups have the same iterations.
+            seconds = {planner: by_block(own) for planner, own in rows.groupby("planner")}
+            quotients = {planner: own / seconds[other] for planner, own in seconds.items()}
+            same = [planner for planner, own in quotients.items() if (own == 1).all()]
+            estimates = in_turns({planner: own for planner, own in quotients.items() if planner not in same})
+            estimate = repeatable(quotients[one]) if one in same else estimates[one]
+            comparisons.append(judged(estimate, len(seconds[one]), **metadata, **bound))
         return comparisons
 
 
@@ -456,7 +476,7 @@ def paired_with_uncompressed(
 def close_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
     """The final training accuracy of uncompressed minus the method's. It holds if the mean is at most ``CLOSE``."""
     return paired_with_uncompressed(
-        accuracy, "train_accuracy", lambda own, dense, **metadata: at_most(dense - own, CLOSE, **metadata)
+        accuracy, "train_accuracy", lambda own, dense, **metadata: at_most(100 * (dense - own), CLOSE, **metadata)
     )
 
 
@@ -482,7 +502,7 @@ def near_at_the_start(accuracy: pd.DataFrame) -> list[Comparison]:
             why = "a curve has no point near the first epoch, or a method is missing"
             comparisons.append(Comparison(**metadata, n=len(table), why=why))
         else:
-            comparisons.append(at_most(table.max(axis=1) - table.min(axis=1), NEAR_START, **metadata))
+            comparisons.append(at_most(100 * (table.max(axis=1) - table.min(axis=1)), NEAR_START, **metadata))
     return comparisons
 
 
@@ -572,7 +592,7 @@ def resnet50_as_the_others(accuracy: pd.DataFrame) -> Iterator[Comparison]:
     for (method, ratio), rows in distances.groupby(level=["variant", "ratio"], sort=False):
         for other in others:
             metadata = {"model": "resnet50", "ratio": ratio, "which": f"{method} against {other}"}
-            differences = (rows["resnet50"] - rows[other]).abs().dropna() if "resnet50" in rows else []
+            differences = 100 * (rows["resnet50"] - rows[other]).abs().dropna() if "resnet50" in rows else []
             yield (
                 at_most(differences, CLOSE, **metadata)
                 if len(differences)
@@ -671,16 +691,16 @@ LEARNT = {
         "final training accuracy of one divided by the other's, of the same seed",
         second_to_uncompressed,
     ),
-    f"The training accuracy is very close to uncompressed's (read as: within {CLOSE * 100:g} point)": (
-        "final training accuracy of uncompressed minus the method's",
+    f"The training accuracy is very close to uncompressed's (read as: within {CLOSE:g} point)": (
+        "final training accuracy of uncompressed minus the method's, in percentage points",
         close_to_uncompressed,
     ),
     f"The training loss is very close to uncompressed's (read as: within {100 * (CLOSE_LOSS - 1):.0f} %)": (
         "final training loss of the method divided by uncompressed's, of the same seed",
         close_loss,
     ),
-    f"At the start all compressors differ little (read as: by {NEAR_START * 100:g} points after one epoch)": (
-        "training accuracy of the best compressor minus the worst's",
+    f"At the start all compressors differ little (read as: by {NEAR_START:g} points after one epoch)": (
+        "training accuracy of the best compressor minus the worst's, in percentage points",
         near_at_the_start,
     ),
     f"Thresholds change little, so reuse is harmless (read as: density within a factor {STEADY:g} of the ratio)": (
@@ -695,8 +715,9 @@ LEARNT = {
         f"fall of the training loss from epoch {BEFORE} to {AFTER} divided by that from {SETTLED} to {BEFORE}",
         lambda accuracy: settles_and_jumps(accuracy, "train_loss"),
     ),
-    f"ResNet-50 behaves as the other models (read as: distances to uncompressed within {CLOSE * 100:g} point)": (
-        "a method's final training accuracy below uncompressed's, on ResNet-50 minus on another model, absolute value",
+    f"ResNet-50 behaves as the other models (read as: distances to uncompressed within {CLOSE:g} point)": (
+        "distance of a method's final training accuracy to uncompressed's, on ResNet-50 minus on another model, "
+        "absolute value in percentage points",
         resnet50_as_the_others,
     ),
     f"Gaussian-K's threshold is too high late in training (read as: density below 1/{STEADY:g} of the ratio)": (

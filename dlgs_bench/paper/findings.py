@@ -7,7 +7,7 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.paper import claims
-from dlgs_bench.paper.claims import FAILS, HOLDS, TOO_FEW, UNKNOWN
+from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, few
 from dlgs_bench.report import captions, kept
 from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.names import Names, Row
@@ -49,7 +49,8 @@ def write(results: Path, names: Names, kept_runs: list[str]) -> list[str]:
     """The findings, which are also written to ``findings.md``; ``kept_runs``: tidy tables of kept accuracy runs."""
     tables = {name: pd.read_csv(results / f"{name}.csv") for name in TIDY if (results / f"{name}.csv").exists()}
     if kept_runs:
-        tables["kept"] = pd.concat(kept.read(kept_runs))
+        # A run can be in several tables, such as uncompressed in the tables of both ratios.
+        tables["kept"] = pd.concat(kept.read(kept_runs)).drop_duplicates(["run", "commit", "step"])
     findings = sentences(tables, names)
     (results / "findings.md").write_text("".join(f"- {sentence}\n" for sentence in findings), encoding="utf-8")
     return findings
@@ -89,7 +90,7 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
         else:
             speedup, settings = factor(best, names, shared)
             method = names.variant(best["variant"])
-            undecided = f"the paper's batch is {papers}" if papers else "" if best["enough"] else TOO_FEW
+            undecided = f"the paper's batch is {papers}" if papers else "" if best["enough"] else few(best["blocks"])
             why = (
                 f"nothing is decided, because {undecided}"
                 if undecided
@@ -255,7 +256,7 @@ def rates(tables: dict[str, pd.DataFrame], names: Names) -> str:
     return f"{names.variant('dlgs')} gains over uncompressed {listed(words)}." if words else ""
 
 
-def stall(tables: dict[str, pd.DataFrame], names: Names) -> str:
+def sends_little(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The models on which DLGS sends far fewer entries than it is asked for, and how well the methods learn there."""
     points = tables["kept"]
     last = last_points(points)
@@ -269,9 +270,10 @@ def stall(tables: dict[str, pd.DataFrame], names: Names) -> str:
         ends = rows.groupby("variant")["test_accuracy"].mean() * 100
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
         words.append(
-            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} stalls: between two points of its "
-            f"curve it sent {quotient:.2f} times the requested number of entries. Test accuracy at the end of a kept "
-            f"run ({claims.epochs_text(rows)}): {listed(pairs)}."
+            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} sends little: between two points of "
+            f"its curve it sent {quotient:.2f} times the requested number of entries. Test accuracy at the end of kept "
+            f"runs ({claims.epochs_text(rows)}, means over seeds): {listed(pairs)}. What it learns, and why: "
+            "results/reference-long-training/README.md."
         )
     return " ".join(words)
 
@@ -286,8 +288,12 @@ def learnt(tables: dict[str, pd.DataFrame], names: Names) -> str:
         if captions.too_short(rows.iloc[0]):
             short.append(f"{name} {claims.epochs_text(rows)}")
             continue
-        ends = rows.groupby("variant")["train_accuracy"].mean() * 100
-        pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in ("none", "dlgs") if v in ends]
+        ends = rows[rows["variant"].isin(["none", "dlgs"])].groupby(["variant", "ratio"], dropna=False)
+        ratios = rows["ratio"].nunique()
+        pairs = [
+            f"{names.variant(variant)} {accuracy:.1f} %" + (f" at ratio {ratio:g}" if ratio > 0 and ratios > 1 else "")
+            for (variant, ratio), accuracy in (100 * ends["train_accuracy"].mean())[::-1].items()
+        ]
         words.append(f"{name} ended at a training accuracy of {listed(pairs)} (n = {rows['seed'].nunique()} seeds)")
     sentences = [f"{listed(words)}."] if words else []
     if short:
@@ -298,7 +304,7 @@ def learnt(tables: dict[str, pd.DataFrame], names: Names) -> str:
 # finding -> the table that it needs
 FINDINGS: dict[Callable, str] = {
     pays: "timing",
-    stall: "kept",
+    sends_little: "kept",
     selection: "timing",
     to_gain: "timing",
     order: "timing",

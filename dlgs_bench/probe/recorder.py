@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,8 +29,8 @@ from dlgs_bench import plugins
 from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.buckets import fill
 from dlgs_bench.errors import listed, meant
-from dlgs_bench.hooks.fsdp import FSDPHook, hook_of_shards
-from dlgs_bench.hooks.hook import refuse_second_hook
+from dlgs_bench.hooks.fsdp import FSDPHook, hook_of_shards, reshard
+from dlgs_bench.hooks.hook import plain_context, refuse_second_hook
 from dlgs_bench.hooks.optimizers import refuse_stranger
 from dlgs_bench.hooks.wrappers import exchanged_by, has_outer, refuse_inner
 from dlgs_bench.probe import mirror, process_group
@@ -166,7 +166,7 @@ class Recorder:
             return
         self._marks.synchronize()
         devices = [self._device] if self._device.type == "cuda" else []
-        with torch.no_grad(), torch.random.fork_rng(devices):
+        with plain_context(self._device), torch.random.fork_rng(devices):
             profile, first = self._profile()
         if first:
             check(profile)
@@ -228,10 +228,26 @@ class Recorder:
         if self._exchanges:
             self._step.exchanges[index] = self._step.exchanges.get(index, 0) + 1
 
-    def _optimizer_begins(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
+    def _optimizer_begins(self, optimizer: Optimizer, positional: tuple, named: dict) -> tuple[tuple, dict]:
         # Horovod's optimizer calls the wrapped optimizer after the exchange, so the inner call sets the time stamp.
         self._depth += 1
         self._step.optimizer = self._marks.mark()
+        if named.get("closure") is not None:
+            return positional, named | {"closure": self._marked(named["closure"])}
+        if len(positional) > 1 and positional[1] is not None:  # the first argument is the optimizer
+            return (positional[0], self._marked(positional[1]), *positional[2:]), named
+        return positional, named
+
+    def _marked(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """``closure``, which computes gradients. What comes after it counts as the optimizer's work."""
+
+        def computed() -> Any:
+            loss = closure()
+            if not self._finished:
+                self._step.optimizer = self._marks.mark()
+            return loss
+
+        return computed
 
     def _optimizer_ended(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         self._depth -= 1
@@ -370,6 +386,7 @@ def _recordable(
     if not isinstance(optimizer, Optimizer) and not hasattr(optimizer, "register_step_post_hook"):
         kind = type(optimizer).__qualname__
         raise ValueError(f"record: optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer")
+    reshard(model)
     refuse_stranger(_stepping(optimizer), model, "record: ")
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
         raise ValueError(f"record: steps: {steps!r} is not a positive integer; give the number of steps to time")

@@ -112,10 +112,10 @@ def counted(table: pd.DataFrame) -> str:
     return f"n = {blocks} blocks" + (f" in {launches} launches" if launches > 1 else "")
 
 
-def repeat(table: pd.DataFrame) -> str:
-    """The meaning and the source of the intervals in a summary of timing runs."""
+def repeat(table: pd.DataFrame, pooled: str = "the runs of a model and topology") -> str:
+    """The meaning and the source of the intervals in a summary of timing runs. ``pooled``: which runs are pooled."""
     if table["launches"].max() > 1:
-        return f"{REPEAT}, from how much launches differ, pooled over the runs of a model and topology (Student's t)"
+        return f"{REPEAT}, from how much launches differ, pooled over {pooled} (Student's t)"
     return f"{REPEAT}, from the blocks of one run (Student's t)"
 
 
@@ -128,7 +128,7 @@ def over_rates(table: pd.DataFrame, others: str = "", modelled: bool = True) -> 
     setup = f"{first['machine']}; testbed{latency(table)}; {first['engine']}, {first['workers']} workers{others}"
     setup += when(table)
     lines = "; lines: the time model" if modelled else ""
-    return f"{setup}; points: measured, n = {n} blocks each, {WHISKERS}{lines}"
+    return f"{setup}; points: measured, n = {n} blocks each, whiskers: {repeat(table)}{lines}"
 
 
 def least_to_most(numbers: pd.Series, digits: int = 0) -> str:

@@ -47,7 +47,8 @@ def join_sets(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
 
     Columns of ``one`` end in ``_a``, columns of ``other`` in ``_b``. ``quotient``: the speed-up in b divided by the
     speed-up in a. ``close``: whether the factor between them is below ``NEAR``. ``inside_a``, ``inside_b``: whether the
-    other set's speed-up lies in this set's interval. ``disturbed``: whether one of the two runs was disturbed.
+    other set's speed-up lies in this set's interval. ``judged_a``, ``judged_b``: whether it has one. ``disturbed``:
+    whether one of the two runs was disturbed.
     """
     both = one.merge(other, on=[*SAME, "swept_mbit"], suffixes=("_a", "_b"))
     both = both[both["variant"] != "none"].reset_index(drop=True)
@@ -57,6 +58,7 @@ def join_sets(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
         both[f"inside_{own}"] = both[f"speedup_{others}"].between(
             both[f"speedup_low_{own}"], both[f"speedup_high_{own}"]
         )
+        both[f"judged_{own}"] = both[f"speedup_low_{own}"].notna()
     return both.assign(disturbed=both[["disturbed_a", "disturbed_b"]].notna().any(axis=1))
 
 
@@ -85,8 +87,8 @@ def sentence(both: pd.DataFrame) -> str:
         return left_out
     counts = (
         f"{both['close'].sum()} of {len(both)} speed-ups differ by less than {100 * (NEAR - 1):.0f} % (median "
-        f"difference {100 * median_difference(both):.0f} %). {both['inside_a'].sum()} speed-ups of B lie in A's "
-        f"intervals, {both['inside_b'].sum()} speed-ups of A in B's intervals."
+        f"difference {100 * median_difference(both):.0f} %). {_inside(both, 'a')} speed-ups of B lie in A's "
+        f"intervals, {_inside(both, 'b')} speed-ups of A in B's intervals."
     )
     return f"{counts} {left_out}".rstrip()
 
@@ -108,11 +110,17 @@ def row_per_set(sets: list[tuple[str, pd.DataFrame]]) -> pd.DataFrame:
             agreement |= {
                 f"Within {100 * (NEAR - 1):.0f} % of A": f"{both['close'].sum()}",
                 "Median difference": f"{100 * median_difference(both):.0f} %",
-                "In A's intervals": f"{both['inside_a'].sum()}",
-                "A's in its intervals": f"{both['inside_b'].sum()}",
+                "In A's intervals": _inside(both, "a"),
+                "A's in its intervals": _inside(both, "b"),
             }
         rows.append({"Set": name, **_about(other), **agreement})
     return pd.DataFrame(rows).fillna("")
+
+
+def _inside(both: pd.DataFrame, which: str) -> str:
+    """How many speed-ups lie in the other set's intervals, out of how many intervals if some rows have none."""
+    inside, judged = both[f"inside_{which}"].sum(), both[f"judged_{which}"].sum()
+    return f"{inside}" if judged == len(both) else f"{inside} of {judged}"
 
 
 def title(path: Path) -> str:
@@ -155,10 +163,8 @@ def _speedup(row: dict, which: str) -> str:
 def _agreement(row: dict) -> str:
     if row["disturbed"]:
         return "disturbed"
-    if row["inside_a"] and row["inside_b"]:
-        return "yes"
     if row["inside_a"] or row["inside_b"]:
-        return "in one interval"
+        return "yes" if row["inside_a"] == row["judged_a"] and row["inside_b"] == row["judged_b"] else "in one interval"
     return "within 15 %" if row["close"] else "no"
 
 

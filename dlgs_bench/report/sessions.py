@@ -25,16 +25,24 @@ def kept_speedups(paths: Iterable[str], models: Iterable[str]) -> list[pd.DataFr
 def over_sessions(table: pd.DataFrame, sessions: list[pd.DataFrame]) -> pd.DataFrame:
     """``table`` with the columns ``RANGE``: the smallest and largest speed-up of a row, and in how many sessions.
 
-    A session that is the table's own, such as the reference set, counts once.
+    A session that is the table's own, such as the reference set, counts once. Kept sessions have links in proportion,
+    so rows with links of a fixed rate have no range.
     """
     columns = [*SAME, "speedup"]
-    every = pd.concat([one[columns] for one in (table, *sessions)], ignore_index=True)
+    every = pd.concat([one.loc[_in_proportion(one), columns] for one in (table, *sessions)], ignore_index=True)
     ranges = every.groupby(SAME, dropna=False)["speedup"].agg(["min", "max", "nunique"])
-    return table.merge(ranges.set_axis(RANGE, axis=1).reset_index(), on=SAME, how="left")
+    table = table.merge(ranges.set_axis(RANGE, axis=1).reset_index(), on=SAME, how="left")
+    table.loc[~_in_proportion(table), RANGE] = float("nan")
+    return table
+
+
+def _in_proportion(table: pd.DataFrame) -> pd.Series:
+    """Whether the links of each row follow the speed of the machine. Links of a fixed rate have a factor of 1."""
+    return (table["links_low"] != 1) | (table["links_high"] != 1)
 
 
 def cell(row: dict) -> str:
     """The range of a row as text; empty if no other session has the row."""
-    if row["sessions"] < 2 or row["variant"] == "none":
+    if not row["sessions"] >= 2 or row["variant"] == "none":
         return ""
     return f"{row['session_low']:.2f} to {row['session_high']:.2f} ({row['sessions']:g})"

@@ -94,8 +94,12 @@ def _setting(run: pd.DataFrame) -> tuple:
 
 
 def _pooled(every: list[list[pd.Series]]) -> Spread | None:
-    """The spread between launches, pooled over runs; each run is a list of the values of schemes that took turns."""
-    return pooled(filter(None, [[by_launch(one) for one in run if one.min() > 0] for run in every]))
+    """The spread between launches, pooled over runs; each run is a list of the values of schemes that took turns.
+
+    Schemes of a run whose values are the same count once: a quantity of uncompressed is the same for all of them.
+    """
+    runs = [{tuple(by_launch(one)) for one in run if one.min() > 0} for run in every]
+    return pooled(sorted(run) for run in runs if run)
 
 
 def over_all_gather(rows: pd.DataFrame) -> pd.DataFrame:
@@ -124,6 +128,15 @@ def speedups(run: pd.DataFrame) -> pd.Series:
     return dense_seconds(run) / seconds(run)
 
 
+def in_turns(values: Mapping[str, pd.Series]) -> dict[str, Estimate]:
+    """The estimates of one quantity of schemes that took turns in one run, from scheme -> values by block.
+
+    With several launches, the interval comes from the spread between launches, pooled over these schemes.
+    """
+    spread = _pooled([list(values.values())])
+    return {scheme: _repeat(own, spread) for scheme, own in values.items()}
+
+
 def compare_blocks(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
     """The iteration time of a variant and of uncompressed in the same blocks of one launch, and the speed-up.
 
@@ -131,10 +144,11 @@ def compare_blocks(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
     """
     own_s, dense_s = by_block(own), by_block(dense)
     compared = {"iteration_s": own_s, "dense_s": dense_s, "speedup": dense_s / own_s}
-    return _columns({name: repeatable(values) for name, values in compared.items()}) | {"blocks": len(own_s)}
+    return columns({name: repeatable(values) for name, values in compared.items()}) | {"blocks": len(own_s)}
 
 
-def _columns(estimates: Mapping[str, Estimate]) -> dict[str, float]:
+def columns(estimates: Mapping[str, Estimate]) -> dict[str, float]:
+    """Name -> value of the estimates, with the columns ``_low`` and ``_high`` for the ends of their intervals."""
     return {
         f"{name}{end}": value
         for name, estimate in estimates.items()
@@ -149,7 +163,7 @@ def _row(run: pd.DataFrame, repeats: Repeats) -> dict:
         name: repeats.estimate(run, quantity)
         for name, quantity in (("iteration_s", seconds), ("dense_s", dense_seconds), ("speedup", speedups))
     }
-    row = {key: first.get(key, float("nan")) for key in ABOUT} | _columns(estimates)
+    row = {key: first.get(key, float("nan")) for key in ABOUT} | columns(estimates)
     blocks = repeats.values(run, seconds)
     row |= {"blocks": len(blocks), "launches": len(by_launch(blocks))}
     row |= _links(run)

@@ -20,7 +20,11 @@ def main(snakemake: Script) -> None:
         table, sessions.kept_speedups(snakemake.input.get("kept") or [], table["model"].unique())
     )
     caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
-    caption += f" In brackets: {captions.repeat(table)}." if table["enough"].any() else " Too few blocks for intervals."
+    caption += (
+        f" In brackets: {captions.repeat(table)}."
+        if table["enough"].any()
+        else " Too few blocks or launches for intervals."
+    )
     caption += f" {captions.counted(table)}."
     tables.save_table(table, _shown(table, names), caption, snakemake.output)
 

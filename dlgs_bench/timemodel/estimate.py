@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,7 @@ class TrialResult:
     sample_s: float
     train_samples: int
     variants: dict[str, list[Phase]]
+    test_samples: float = math.inf  # older trials do not have it
 
     def step(self, variant: str) -> RunCost:
         """The mean cost of a step over a cycle."""
@@ -58,7 +60,8 @@ def measured(run: dict, iterations: pd.DataFrame) -> TrialResult:
     start_s = run["wall_s"] / run.get("launched", 1) - iterations["iteration_s"].sum()
     variants = {variant: _phases(own) for variant, own in iterations.groupby("variant")}
     sample_s = dense["forward_s"].mean() / spec.training.batch
-    return TrialResult(max(0.0, float(start_s)), float(sample_s), run["train_samples"], variants)
+    tested = run.get("test_samples", math.inf)
+    return TrialResult(max(0.0, float(start_s)), float(sample_s), run["train_samples"], variants, tested)
 
 
 def _phases(own: pd.DataFrame) -> list[Phase]:
@@ -74,7 +77,7 @@ def accuracy(spec: RunSpec, trial: TrialResult, label: str) -> RunCost:
     that fit into it.
     """
     points = spec.measurement.evaluations
-    tested = (points - 1) * spec.measurement.test_samples + spec.measurement.final_test_samples
+    tested = spec.measurement.tested(trial.test_samples)
     every = _sum([(spec.steps(trial.train_samples), trial.step(label))])
     evaluation_s = points * trial.step("none").seconds + tested * trial.sample_s / spec.cluster.workers
     whole = replace(every, seconds=trial.start_s + every.seconds + evaluation_s)

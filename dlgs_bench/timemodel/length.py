@@ -5,6 +5,7 @@ Both follow from the calibration of the model's layers.
 
 import csv
 import json
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -29,6 +30,7 @@ class Speed:
     sample_s: float  # forward pass of one sample
     trained_sample_s: float  # forward, backward and update, for each sample of a worker's batch
     train_samples: int
+    test_samples: float = math.inf  # older calibrations do not have it
 
     def step_s(self, spec: RunSpec) -> float:
         """Seconds of one step of a run."""
@@ -37,8 +39,7 @@ class Speed:
 
     def rest_s(self, spec: RunSpec) -> float:
         """Seconds of an accuracy run without its steps: its start and its evaluations."""
-        measurement = spec.measurement
-        tested = (measurement.evaluations - 1) * measurement.test_samples + measurement.final_test_samples
+        tested = spec.measurement.tested(self.test_samples)
         return START_S + tested * self.sample_s / spec.cluster.workers
 
     def training_s(self, spec: RunSpec) -> float:
@@ -67,8 +68,9 @@ def speed(calibration: Path) -> Speed:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
     batch = spec.training.batch
     forward_s, iteration_s = (median(row[key] for row in rows) / batch for key in ("forward_s", "iteration_s"))
-    samples = json.loads((calibration / "run.json").read_text(encoding="utf-8"))["train_samples"]
-    return Speed(spec.training.model, spec.training.data, spec.cluster.workers, forward_s, iteration_s, samples)
+    run = json.loads((calibration / "run.json").read_text(encoding="utf-8"))
+    samples = run["train_samples"], run.get("test_samples", math.inf)
+    return Speed(spec.training.model, spec.training.data, spec.cluster.workers, forward_s, iteration_s, *samples)
 
 
 def with_length(path: Path, spec: RunSpec) -> RunSpec:

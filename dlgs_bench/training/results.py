@@ -113,5 +113,5 @@ def write_run(folder: Path, spec: RunSpec, results: dict, data: DataSet | None) 
         (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n", encoding="utf-8")
     run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)} | results.get("metadata", {})
     if data:
-        run |= {"train_samples": data.train_size, "titles": {"data": data.title}}
+        run |= {"train_samples": data.train_size, "test_samples": data.test_size, "titles": {"data": data.title}}
     (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")

@@ -228,7 +228,7 @@ class Session:
         buffers = self.flat.buffers()
         if not buffers:
             return
-        part_of_mean = self.role.part_of_mean(torch.cat([b.view(-1) for b in buffers]))
+        part_of_mean = self.role.part_of_mean(torch.cat([b.reshape(-1) for b in buffers]))
         parts = self.comm.allreduce(part_of_mean).split([b.numel() for b in buffers])
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.copy_(part.view_as(buffer))
@@ -250,6 +250,7 @@ class Session:
             "parameters": self.flat.parameters,
             "optimizer": self.optimizer.state_dict(),
             "buffers": list(self.flat.model.buffers()),
+            "frozen": self._frozen(),  # forward can update them, as the weights of a teacher
             "methods": {variant: exchange.method.state_dict() for variant, exchange in self.exchanges.items()},
             "random": self._random_states(),
         }
@@ -265,12 +266,17 @@ class Session:
         self.optimizer.load_state_dict(state["optimizer"])
         for buffer, saved in zip(self.flat.model.buffers(), state["buffers"], strict=True):
             buffer.copy_(saved)
+        for parameter, saved in zip(self._frozen(), state.get("frozen", []), strict=False):
+            parameter.copy_(saved)
         for variant, saved in state["methods"].items():
             self.exchanges[variant].method.load_state_dict(saved)
         self._begun = time.perf_counter() - state["elapsed_s"]
         torch.set_rng_state(state["random"]["cpu"])
         if "cuda" in state["random"]:
             torch.cuda.set_rng_state(state["random"]["cuda"], self.flat.parameters.device)
+
+    def _frozen(self) -> list[Tensor]:
+        return [parameter.detach() for parameter in self.flat.model.parameters() if not parameter.requires_grad]
 
     def _random_states(self) -> dict[str, Tensor]:
         device = self.flat.parameters.device

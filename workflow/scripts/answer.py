@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from dlgs_bench.paper.claims import TOO_FEW, other_batch
+from dlgs_bench.paper.claims import few, other_batch
 from dlgs_bench.paper.findings import HALF, against_16_bits, best_of
 from dlgs_bench.report import captions, sessions, tables
 from dlgs_bench.report.load_runs import last_points
@@ -59,7 +59,7 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
 def verdict(best: pd.Series, gains: bool) -> str:
     """Whether compression pays on the model of ``best``, its best method; ``gains``: the gain is significant."""
     if not best["enough"]:
-        return f"not judged: {TOO_FEW}"
+        return f"not judged: {few(best['blocks'])}"
     if papers := other_batch(best["model"], best["batch"]):
         return f"batch {best['batch']:g}, paper {papers}: no verdict"
     if gains:
@@ -72,7 +72,8 @@ def break_even(row: dict, calibrated: list[Projection], rates: dict[str, dict]) 
     projections = {one.spec.variant: one for one in calibrated if fits(one.spec, row)}
     if not {"none", row["variant"]} <= set(projections):
         return math.nan
-    there = Network(row["workers"], row["rate_mbit"], row["latency_ms"])
+    latency_ms = 0.0 if pd.isna(row["latency_ms"]) else row["latency_ms"]  # of the host's own network: not known
+    there = Network(row["workers"], row["rate_mbit"], latency_ms)
     break_even = iterations.break_even_mbit(projections["none"], projections[row["variant"]], there, GAIN)
     rate = rates.get(row["model"])
     return break_even if rate is None else break_even * rate["nodes"]["link_mbit"] / rate["proportional_mbit"]

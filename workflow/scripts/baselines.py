@@ -2,7 +2,9 @@
 
 All ways were timed in turns in one run per model and topology. Every other table and figure compares with the fastest
 way of its run. Iteration: the mean over launches, as in Table 2. Divided by the fastest: the iteration divided by the
-fastest iteration of the same method; medians over blocks."""
+fastest iteration of the same method, block by block. Brackets: the 95 % interval of a repeat (Student's t). It comes
+from how much the launches of a run differ, pooled over the ways of a method, or from the blocks of a run with one
+launch."""
 
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import at_best, by_block, over_launches, run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
+from dlgs_bench.report.summary import columns, in_turns
 from dlgs_bench.spec import RunSpec
-from dlgs_bench.stats import repeatable
+from dlgs_bench.stats import Estimate
 
 
 def rows_of(iterations: Path) -> list[dict]:
@@ -22,15 +25,18 @@ def rows_of(iterations: Path) -> list[dict]:
     members = RunSpec.in_folder(iterations.parent).members
     timed = pd.read_csv(iterations).rename(columns={"variant": "timed"})
     seconds = {label: by_block(rows) for label, rows in timed.groupby("timed")}
-    fastest = {members[label].variant: seconds[label] for label in at_best(timed, members)}
     rows = []
-    for label, member in members.items():
-        if plugins.describe("methods", member.scheme.method)["baseline"]:
-            ratio = repeatable(seconds[label] / fastest[member.variant])
+    for fastest in at_best(timed, members):
+        method = members[fastest].scheme.method
+        if not plugins.describe("methods", method)["baseline"]:
+            continue
+        ways = [label for label, member in members.items() if member.variant == members[fastest].variant]
+        ratios = in_turns({label: seconds[label] / seconds[fastest] for label in ways if label != fastest})
+        for label in ways:
             row = run_metadata(iterations.parent, label)
-            row |= {"bucket_bytes": member.scheme.bucket_bytes, "iteration_s": over_launches(seconds[label])}
-            row |= {"ratio_to_fastest": ratio.value, "ratio_to_fastest_low": ratio.low}
-            row |= {"ratio_to_fastest_high": ratio.high, "blocks": len(seconds[label])}
+            row |= {"bucket_bytes": members[label].scheme.bucket_bytes, "iteration_s": over_launches(seconds[label])}
+            row |= columns({"ratio_to_fastest": ratios.get(label, Estimate(1.0, 1.0, 1.0))})
+            row |= {"blocks": len(seconds[label])}
             rows.append(row | {"launches": timed["launch"].nunique() if "launch" in timed else 1})
     return rows
 

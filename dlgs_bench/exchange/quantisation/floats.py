@@ -20,9 +20,11 @@ def encode(vector: Tensor, block: int, code: str) -> Tensor:
     dtype = DTYPES[code]
     if code == "bf16":
         return join(vector.to(dtype))
-    units = norms(vector, block, math.inf) / torch.finfo(dtype).max
+    largest = torch.finfo(dtype).max
+    units = norms(vector, block, math.inf) / largest
     divisors = torch.where(units > 0, units, 1).repeat_interleave(block)[: len(vector)]
-    return join(units, (vector / divisors).to(dtype))
+    codes = (vector / divisors).clamp_(-largest, largest)  # a denormal unit is rounded, by a half at most
+    return join(units, codes.to(dtype))
 
 
 def decode(messages: Sequence[Tensor], block: int, code: str, out: Tensor) -> Tensor:

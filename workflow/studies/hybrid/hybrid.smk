@@ -25,6 +25,8 @@ use rule launch as time_hybrid with:
         **run_params("hybrid"),
     log:
         f"{RESULTS}/logs/hybrid/{{run}}.log",
+    resources:
+        **resources_of("hybrid"),
 
 
 use rule artefact as hybrid_table with:

@@ -49,8 +49,8 @@ def main(snakemake: Script) -> None:
         axes.set_xlabel("iteration divided by the exact plan's")
     style.legend(figure, *panels[0].get_legend_handles_labels())
     note = f"{captions.setting(table)}; in brackets: groups; measured: median of "
-    note += f"n = {captions.least_to_most(table['n'])} iterations amortised over the phases of a cycle, "
-    note += captions.WHISKERS
+    note += f"n = {captions.least_to_most(table['blocks'])} blocks, amortised over the phases of a cycle, "
+    note += f"whiskers: {captions.repeat(table, 'the plans of a run')}"
     style.save(figure, note, snakemake)
 
 

@@ -5,7 +5,8 @@ ways of merging layers. Speed-ups are over the fastest of these (column: uncompr
 (equations 2 to 7 of the paper) from the calibration, plus the measured times of the optimizer, of the rest, and of the
 wait for slower workers. Planners with the same groups are timed once. Batch: samples per worker and step. Above exact:
 by how much the predicted iteration exceeds the prediction for the planner exact. Times and speed-ups are medians over
-blocks. Brackets: the 95 % interval of a repeat, from the blocks of one run (Student's t)."""
+blocks, and geometric means over launches. Brackets: the 95 % interval of a repeat (Student's t). It comes from how much
+the launches of a run differ, pooled over its plans, or from the blocks of a run with one launch. n: blocks."""
 
 import json
 from pathlib import Path
@@ -13,10 +14,10 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import ABOUT, at_best, read
+from dlgs_bench.report.load_runs import ABOUT, at_best, by_block, read
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
-from dlgs_bench.report.summary import compare_blocks
+from dlgs_bench.report.summary import columns, in_turns
 from dlgs_bench.spec import RunSpec
 
 
@@ -27,13 +28,17 @@ def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
     timed_as = groups.groupby("variant")["timed_as"].first()
     members = {label: m for label, m in RunSpec.in_folder(iterations.parent).members.items() if m.variant == "none"}
     (fastest,) = at_best(timed, members)
-    dense = timed[timed["timed"] == fastest]
+    seconds = {label: by_block(rows) for label, rows in timed.groupby("timed")}
+    iterations_s = in_turns(seconds)
+    speedups = in_turns({label: seconds[fastest] / own for label, own in seconds.items() if label != fastest})
     rows = []
     for planner, predicted in planned["comparison"].items():
-        own = timed[timed["timed"] == timed_as[planner]]
+        own = timed_as[planner]
         row = {key: timed[key].iloc[0] for key in ABOUT}
-        row |= {"planner": planner, "timed_as": timed_as[planner], "groups": predicted["groups"], "dense": fastest}
-        row |= {"predicted_s": predicted["iteration_s"], **compare_blocks(own, dense), "n": len(own)}
+        row |= {"planner": planner, "timed_as": own, "groups": predicted["groups"], "dense": fastest}
+        row |= {"predicted_s": predicted["iteration_s"], "blocks": len(seconds[own])}
+        row |= {"launches": timed["launch"].nunique() if "launch" in timed else 1}
+        row |= columns({"iteration_s": iterations_s[own], "dense_s": iterations_s[fastest], "speedup": speedups[own]})
         rows.append(row)
     best = min(row["predicted_s"] for row in rows)
     return [row | {"predicted_above_exact": row["predicted_s"] / best - 1} for row in rows]
@@ -58,7 +63,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Measured (ms)": tables.spread(row, "iteration_s", 1e3, 0),
             "Speed-up": tables.spread(row, "speedup"),
             "Uncompressed (ms)": f"{tables.spread(row, 'dense_s', 1e3, 0)}{merging(row['dense'])}",
-            "n": row["n"],
+            "n": row["blocks"],
         }
         for row in table.to_dict("records")
     )

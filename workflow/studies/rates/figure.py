@@ -1,10 +1,10 @@
 """Link rates: the time of one iteration against the rate of the links, per variant: measured, and by the time model.
 
 One panel per model and kind of selection. Points: timing runs over the testbed. Whiskers: the 95 % interval of a
-repeat, from the blocks of one run. Lines: the time model (equations 2 to 7 of the paper) with costs calibrated at one
-rate (dotted vertical line). The bytes on the link take their time at each rate; the processor's part of a communication
-does not change. Without a calibration there are only points. Uncompressed is a separate run at each rate. Dashed: the
-bound, which is the shortest computation of the model."""
+repeat. Lines: the time model (equations 2 to 7 of the paper) with costs calibrated at one rate (dotted vertical line).
+The bytes on the link take their time at each rate; the processor's part of a communication does not change. Without a
+calibration there are only points. Uncompressed is a separate run at each rate. Dashed: the bound, which is the shortest
+computation of the model."""
 
 from dataclasses import replace
 from itertools import product

@@ -1,10 +1,10 @@
 """Speed-up with a server: a method's speed-up over uncompressed with a parameter server, against the rate of the links.
 
-Points: measured. Whiskers: the 95 % interval of a repeat, from the blocks of one run. Lines: the time model (equations
-2 to 7 of the paper) with costs calibrated at the fastest rate; without a calibration there are only points. If workers
-pull dense weights and links are slow, uncompressed takes the time of a dense push and a dense pull, and every method
-takes at least the time of the dense pull: no speed-up can exceed 2 (dashed, with its value). The other dashed line is
-the bound of a method, an iteration that only computes. Dotted: the paper's largest speed-up, 1.99."""
+Points: measured. Whiskers: the 95 % interval of a repeat. Lines: the time model (equations 2 to 7 of the paper) with
+costs calibrated at the fastest rate; without a calibration there are only points. If workers pull dense weights and
+links are slow, uncompressed takes the time of a dense push and a dense pull, and every method takes at least the time
+of the dense pull: no speed-up can exceed 2 (dashed, with its value). The other dashed line is the bound of a method, an
+iteration that only computes. Dotted: the paper's largest speed-up, 1.99."""
 
 from dataclasses import replace
 from itertools import product

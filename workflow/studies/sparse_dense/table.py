@@ -1,9 +1,9 @@
 """Alternating sparse and dense: T sparse steps, then one dense step, compared at equal bytes and at equal steps.
 
 A sparse step sends the k largest entries of gradient + residual of each layer, as values and indices of 32 bits each. A
-dense step sends all entries, so the residual becomes zero. T = 0 is plain SGD; "never dense" is Top-K with error
-feedback. Learning rates are constant. Best: each T counts with the learning rate of the lowest training loss.
-Accuracy: mean over seeds; brackets: the smallest and the largest value."""
+dense step sends all entries, so the residual becomes zero. T = 0 is plain SGD; "never dense" is a Top-K of each layer
+with error feedback, like LAGS. Learning rates are constant. Best: each T counts with the learning rate of the lowest
+training loss. Accuracy: mean over seeds; brackets: the smallest and the largest value."""
 
 import pandas as pd
 

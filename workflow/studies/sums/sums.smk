@@ -14,6 +14,8 @@ use rule launch as time_sums with:
         **run_params("sums"),
     log:
         f"{RESULTS}/logs/sums/{{run}}.log",
+    resources:
+        **resources_of("sums"),
 
 
 use rule artefact as sums_table with:
