@@ -133,7 +133,7 @@ def evaluated_first(mesh, rank: int) -> list[torch.Tensor]:
     """The weights after training, where the model was evaluated before the hook was made."""
     from dlgs_bench.hooks.fsdp import FSDPHook
 
-    model = sharded(mesh["shard"])
+    model = fully_shard(built(), mesh=mesh["shard"])  # FSDP2 keeps the whole parameters of the outermost module
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     with torch.no_grad():
         model(torch.ones(2, 6))
