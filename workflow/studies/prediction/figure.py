@@ -28,8 +28,8 @@ def points(axes: Axes, table: pd.DataFrame, names: Names) -> None:
 
 def name_worst(axes: Axes, table: pd.DataFrame, names: Names, middle_ms: float) -> None:
     """Name the points with the largest errors, on the side that has more space."""
-    for index in table["paired_error"].abs().nlargest(WORST).index:
-        row = table.loc[index]
+    worst = table.loc[table["paired_error"].abs().nlargest(WORST).index]
+    for row in worst.drop_duplicates(["model", "topology"]).to_dict("records"):
         words = f"{names.model(row['model'])}, {TOPOLOGIES[row['topology']].title}"
         x, y = row["measured_s"] * 1e3, row["paired_s"] * 1e3
         side = {"ha": "right", "xytext": (-5, 3)} if x > middle_ms else {"ha": "left", "xytext": (5, -9)}
