@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Sparsifier, StepContext, Threshold, TopK
+from dlgs_bench.exchange.async_device import is_async
 from dlgs_bench.exchange.magnitudes import count_at_least, indices_at_least
 from dlgs_bench.exchange.quantisation import norms
 from dlgs_bench.exchange.sparsifier import num_entries
@@ -19,7 +20,8 @@ class DLGS(Sparsifier):
     """Dynamic layer-wise gradient sparsification (DLGS paper, Section 2, Algorithm 1).
 
     The threshold is refreshed when (i - 1) mod s == 0, before masking. Between refreshes it is reused, so the number of
-    sent entries drifts. If fewer than k entries were not zero at a refresh, the next step refreshes again.
+    sent entries drifts. If fewer than k entries were not zero at a refresh, the next step refreshes again; on a GPU it
+    reuses the threshold of 0, and a message has space for few entries.
     ``refresh="literal"`` is the printed algorithm: the threshold starts at 0 and is refreshed when i mod s == 0, after
     masking, so the first s iterations send all entries. ``within="layer"`` keeps one threshold per layer of a merged
     group (Section 3.4, step 5); eq. (6) has one threshold per group.
@@ -53,7 +55,10 @@ class DLGS(Sparsifier):
     def rule(self, bucket: Bucket, context: StepContext) -> Threshold | None:
         # A fixed threshold of the whole bucket without a cap does not depend on this step's gradient.
         depends = self.within == "layer" or self.reuse != "fixed" or self.density_cap < 1
-        if depends or self.phase(context.step) == "refresh" or not self._known(bucket):
+        if depends or self.phase(context.step) == "refresh":
+            return None
+        # Where the host does not wait for the device, all workers must decide alike, so by the step alone.
+        if not is_async(bucket.gradient) and not self._known(bucket):
             return None
         return Threshold(self.thresholds.get(bucket.index, [0.0])[0])
 

@@ -54,6 +54,8 @@ for name, build in {"small": small_model, "perceptron": perceptron}.items():
 class Noise:
     """Random images instead of CIFAR-10, another batch for each worker and step, the same on every device."""
 
+    train_size = 640
+
     def __init__(self, device: torch.device = CPU):
         self._device = device
 

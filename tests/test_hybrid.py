@@ -23,6 +23,7 @@ from dlgs_bench.comm.collectives import halving_doubling, ring, sum_over_first
 from dlgs_bench.comm.hybrid_messages import Layout
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.config import load as config
+from dlgs_bench.data import Shard, steps, training_indices, whole_steps
 from dlgs_bench.data import load as data_set
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
@@ -150,6 +151,17 @@ def test_more_slices_than_columns_are_refused_in_one_line_by_every_rank():
         return str(caught.value)
 
     assert set(run_workers(8, said)) == {"heads: 6 slices, but a layer has only 5 columns; give at most 5 heads"}
+
+
+@pytest.mark.parametrize(("samples", "whole"), [(64, 8), (63, 7), (61, 5), (57, 1), (56, 7), (49, 0)])
+def test_the_steps_with_a_whole_batch_are_the_first_of_an_epoch(samples, whole):
+    shard = Shard(4, 2, 0, 0)
+    sizes = [
+        [len(training_indices(samples, step, replace(shard, rank=rank))) for rank in range(2)]
+        for step in range(steps(samples, shard))
+    ]
+    assert whole_steps(samples, shard) == whole == sum(size == [4, 4] for size in sizes)
+    assert all(size == [4, 4] for size in sizes[:whole])
 
 
 def test_a_batch_of_another_size_is_refused_before_it_is_sent():

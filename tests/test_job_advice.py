@@ -129,6 +129,20 @@ def test_an_iteration_is_the_fastest_schedule(profile, there):
         assert model.iteration_s(there) == pytest.approx(slow) and slow >= model.job.alone_s * (1 - 1e-12)
 
 
+@examples(1)
+@given(st.sampled_from([1, 2]), st.integers(2, 64), st.floats(0.001, 10), st.floats(1, 300))
+def test_latency_is_added_to_an_exchange_whatever_its_size(recorded, workers, latency_ms, larger):
+    """Also beyond the measured sizes, and with a profile of one process, which has none."""
+    job = job_advice.read_job(profile_of(workers=recorded))
+    near, far = (job_advice.projected(job, Network(workers, 25_000.0, ms)) for ms in (0.0, latency_ms))
+    rounds = {"all-reduce": 2 * (workers - 1), "all-gather": workers - 1, "message": 1}
+    for name, waits in rounds.items():
+        for words in (100.0, 2.0**23, larger * 2**23):
+            more_s = far[name](words) - near[name](words)
+            segments = job_advice._more_waits(words, workers) if name == "all-reduce" else 0
+            assert more_s == pytest.approx(2e-3 * latency_ms * (waits + segments), rel=0.01, abs=1e-9)
+
+
 @pytest.mark.parametrize(("workers", "rate_mbit"), [(2, 1000.0), (2, 100.0), (8, 5000.0), (64, 25.0)])
 def test_an_all_reduce_costs_elsewhere_what_it_would_be_measured_to_cost(workers, rate_mbit):
     here, there = (

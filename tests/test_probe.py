@@ -339,6 +339,7 @@ def test_hybrid_sharding_is_recorded_between_the_replicas(tmp_path):
     found = load(tmp_path / "profile.0")
     job = found["job"]
     assert (job["kind"], job["workers"], job["exchanges"], job["steps"], job["ddp"]) == ("hsdp", 2, 1, 3, None)
+    assert job["machine"]["workers"] == 4  # also the processes of the other shard
     assert [row["shape"] for row in found["parameters"]] == [[20, 6], [20], [2, 40], [2]]  # of the first shard
     assert all(row["arrived_s"] is not None for row in found["parameters"]) and found["network"]
 

@@ -85,6 +85,13 @@ def training_indices(samples: int, step: int, shard: Shard) -> np.ndarray:
     return _order(samples, shard.seed, epoch)[start:stop][shard.rank :: shard.workers]
 
 
+def whole_steps(samples: int, shard: Shard) -> int:
+    """The number of steps at the beginning of an epoch in which every worker has ``shard.batch`` samples."""
+    every, whole = steps(samples, shard), shard.batch * shard.workers
+    fewest, larger = divmod(samples, every)
+    return every if fewest == whole else larger if fewest + 1 == whole else 0
+
+
 @lru_cache(maxsize=2)
 def _order(samples: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(samples)

@@ -85,6 +85,9 @@ class DDPHook(Hook):
         buffer, layers = bucket.buffer().detach(), [self._layers[p] for p in bucket.parameters() if p in self._layers]
         starts = list(accumulate((self._flat.sizes[layer] for layer in layers), initial=0))
         position = {layer: n for n, layer in enumerate(layers)}
+        for layer, start in zip(layers, starts, strict=False):
+            if not self._flat.views[layer][0].requires_grad:  # DDP writes what is left in its gradient
+                buffer[start : start + self._flat.sizes[layer]].zero_()
         copies: list[tuple[Tensor, Tensor]] = []
         for index in sorted({self._exchange.bucket_of[layer] for layer in layers}):
             copies += self._take(index, buffer, layers, starts, position)

@@ -41,7 +41,8 @@ class FSDPHook(ParameterHook):
         method: str | type[Method], *, bucket_cap_mb: float = 8.0, scaler: torch.amp.GradScaler | None = None,
         **options: Any,
     ) -> None:  # fmt: skip
-        reshard(model)
+        if isinstance(model, nn.Module):
+            reshard(model)
         _refuse_other_models(model)
         _refuse_other_meshes(model, replicas)
         refuse_sparse(model)

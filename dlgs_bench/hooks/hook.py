@@ -144,6 +144,7 @@ class Hook:
         self._restore()
         self.step, kept = loaded_state(state, self._comm, self._identity, self.method, redistribute)
         self.method.load_state_dict(kept)
+        self._held.clear()
         self._loaded = True
 
     @property
@@ -204,13 +205,16 @@ class Hook:
     def _add_decay(self, layer: int, gradient: Tensor) -> None:
         """Add the weight decay of a layer to its flat gradient, if the method applies weight decay."""
         parameter = self._flat.views[layer][0]
-        if decay := self._decays.get(parameter):
+        if parameter.requires_grad and (decay := self._decays.get(parameter)):
             shaped = gradient.as_strided(parameter.shape, layout(parameter), gradient.storage_offset())
             shaped.add_(parameter.detach(), alpha=decay / self._comm.world_size)
 
     def _hold(self, parameter: Tensor, aggregate: Tensor) -> None:
-        """Keep the aggregate of a frozen layer: workers have cleared the residuals that they sent."""
-        if aggregate.any():
+        """Keep the aggregate of a frozen layer: workers have cleared the residuals that they sent.
+
+        A method that applies momentum itself makes updates also of a gradient of zeros. They are dropped.
+        """
+        if not self.method.owns_momentum and aggregate.any():
             finite = aggregate.nan_to_num(0.0, 0.0, 0.0) / self._scale
             held = self._held.get(parameter)
             self._held[parameter] = finite if held is None else held.add_(finite)

@@ -88,8 +88,7 @@ class HorovodHook(ParameterHook):
                 if layer not in self._arrived:
                     self._set_aside(layer, parameter)
                     view.zero_()
-                    if parameter.requires_grad:
-                        self._add_decay(layer, self._flat.slice(layer, layer + 1))
+                    self._add_decay(layer, self._flat.slice(layer, layer + 1))
                     self._exchange.ready(layer)
             self._finish()
         aggregates = [view.to(parameter.dtype) for parameter, view in self._flat.views]

@@ -72,14 +72,22 @@ def ddp_settings(model: DistributedDataParallel) -> dict[str, int]:
     }
 
 
-def machine(comm: Communicator | None) -> dict[str, Any]:
-    """The cores of this machine, the number of the job's workers on it, and its network interfaces."""
+def machine(comm: Communicator | None, shards: DeviceMesh | None = None) -> dict[str, Any]:
+    """The cores of this machine, the number of the job's processes on it, and its network interfaces.
+
+    ``shards``: of a job with hybrid sharding, whose replicas ``comm`` connects.
+    """
     workers = 1
     if comm is not None:
         running = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine
         name = running.read_text(encoding="ascii") if running.exists() else platform.node()
         own = torch.tensor([zlib.crc32(name.encode())], device=comm.device)
-        workers = sum(torch.equal(own, other) for other in comm.allgather(own))
+        names = torch.cat(comm.allgather(own))
+        if shards is not None:
+            every = [torch.empty_like(names) for _ in range(shards.size())]
+            dist.all_gather(every, names, group=shards.get_group())
+            names = torch.cat(every)
+        workers = int((names == own).sum())
     return {"cores": os.cpu_count() or 1, "workers": workers, "interfaces": _interfaces()}
 
 

@@ -321,7 +321,8 @@ class Recorder:
                 expected_s = mirror.expected_s(len(chosen), layers, plan, selection)
                 links = " and the links" if comm else ""
                 _say(f"measuring {len(chosen)} methods{links}, which takes about {_rounded(expected_s)} s")
-            machine = process_group.machine(comm)
+            shards = cast(DTensor, self._parameters[0]).device_mesh if self._replicas else None
+            machine = process_group.machine(comm, shards)
             rows = process_group.measure(comm, self._marks) if comm else []
             reordered = kind == "ddp" and order != sorted(order, reverse=True)
             not_float32 = any(self._local[index].dtype != torch.float32 for index in order)

@@ -185,6 +185,11 @@ def _rate_mbit(operations: dict[str, Curve], workers: int) -> float:
     return max(rates, default=math.inf)
 
 
+def _extended(curve: Curve) -> Curve:
+    """``curve`` with a point beyond every size: beyond its last point, a curve multiplies what was added to it."""
+    return Curve((*curve.entries, 10.0 * MOST_ENTRIES), (*curve.seconds, float(curve(10.0 * MOST_ENTRIES))))
+
+
 def projected(job: Job, there: Network) -> dict[str, Curve]:
     """Seconds of each operation by float32 words, on another network."""
     curves = {}
@@ -192,7 +197,7 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
         here, other = job.here, there
         if name == "message":  # a message is between two hosts
             here, other = replace(here, workers=2), replace(there, workers=2)
-        costs = Costs(0.0, [], Curve((1.0,), (0.0,)), job.operations[name], Curve((1.0,), (0.0,)))
+        costs = Costs(0.0, [], Curve((1.0,), (0.0,)), _extended(job.operations[name]), Curve((1.0,), (0.0,)))
         curves[name] = cast(Curve, project_costs(costs, ALL_GATHER, traffic, here, other).communicate)
     if job.backend == "gloo":
         summed = curves["all-reduce"]
@@ -211,7 +216,7 @@ def _processors(job: Job, workers: int) -> dict[str, Curve]:
     """
     curves = dict(job.processors)
     for name in {"all-reduce", "all-gather"} & set(curves) if job.here.workers > 1 else ():
-        traffic, curve = OPERATION_FIELDS[name][2], curves[name]
+        traffic, curve = OPERATION_FIELDS[name][2], _extended(curves[name])
         bytes_here, bytes_there = (ALL_GATHER.link_bytes(traffic, 1, each) for each in (job.here.workers, workers))
         fixed_s, seconds = curve.seconds[0], np.array(curve.seconds)
         rounds = (workers - 1) / (job.here.workers - 1)

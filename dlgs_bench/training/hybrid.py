@@ -18,7 +18,7 @@ from dlgs_bench import plugins
 from dlgs_bench.comm import Communicator, collectives
 from dlgs_bench.comm.collectives import PeerExchanges
 from dlgs_bench.comm.hybrid_messages import Layout, gather_columns, gather_rows, scatter_columns, scatter_rows
-from dlgs_bench.data import DataSet, Shard
+from dlgs_bench.data import DataSet, Shard, whole_steps
 from dlgs_bench.spec import RunSpec, Training
 from dlgs_bench.training.build import build_seeded, to_device
 from dlgs_bench.training.flat_model import FlatModel
@@ -188,6 +188,13 @@ def hybrid(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     del model
     shard = Shard(training.batch, len(layout.backbone), comm.rank, training.seed)
     steps = training.train_steps or spec.measurement.repeats + 1
+    uneven = data.train_size % (shard.batch * shard.workers)
+    if uneven and steps > (whole := whole_steps(data.train_size, shard)):
+        raise ValueError(
+            f"batch: {training.batch} samples on each of {len(layout.backbone)} backbone workers; an epoch of "
+            f"{data.train_size} samples has {whole} such steps, and the run makes {steps}; give at most {whole} steps, "
+            "or a batch that divides the samples"
+        )
     rows, learnt = [], torch.zeros(steps, 2, dtype=torch.float64)
     for step in range(steps):  # the first step warms up
         comm.barrier()

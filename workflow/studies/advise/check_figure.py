@@ -45,7 +45,7 @@ def main(snakemake: Script) -> None:
     models = ", ".join(names.model(model) for model in names.models_in(table["model"]))
     blocks = captions.least_to_most(table["blocks"])
     note = f"{models}; {captions.setting(table)}; {len(table)} cases, n = {blocks} blocks each; "
-    note += "whiskers: the 95 % interval of a repeat, from the blocks of one run"
+    note += f"whiskers: {captions.repeat(table)}"
     style.save(figure, note, snakemake)
 
 

@@ -2,7 +2,7 @@
 
 The runs are the same as in the table of planners. Predicted values are divided by the predicted iteration of exact,
 measured values by its measured iteration. Planners with the same groups share a row. Whiskers: the 95 % interval
-of a repeat, from the blocks of one run."""
+of a repeat."""
 
 import pandas as pd
 from matplotlib.axes import Axes
