@@ -331,8 +331,24 @@ def test_the_legend_leaves_out_parts_that_are_too_short_to_be_seen():
 
 
 class Noise:
+    train_size = 640
+
     def batch(self, step, shard):
         return torch.randn(shard.batch, 3, 32, 32), torch.randint(0, 10, (shard.batch,))
+
+
+def test_a_run_with_a_step_of_fewer_samples_is_refused_before_the_first_step():
+    data = Noise()
+    data.train_size = 19
+    spec = RunSpec(
+        "hybrid", Training("resnet20", batch=2, train_steps=5), Scheme(collective="ring", options={"heads": 2}),
+        Cluster("torch_dist", 4),
+    )  # fmt: skip
+    line = (
+        "batch: 2 samples on each of 2 backbone workers; an epoch of 19 samples has 4 such steps, and the run makes 5"
+    )
+    with pytest.raises(ValueError, match=line):
+        run_workers(4, lambda comm: training.hybrid(spec, comm, data, CPU, lambda *_: None))
 
 
 def test_a_run_leaves_iterations_whose_parts_add_up_and_what_every_rank_sent():
