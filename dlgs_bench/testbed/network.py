@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LINK = "eth0"  # the name of a host's end of its link
 MTU = 9000  # with 1500, headers would take 4.4 % of the rate, and the packets would occupy a core
+BURST_S = 0.002  # at most, unless links are so slow that two packets take longer
 QUEUE_S = 0.1  # packets that would wait longer are dropped
 WAITING = 100_000  # the limit of netem's queue in packets, more than the links ever have in flight
 DEVICE = "/dev/net/tun"
@@ -40,12 +41,12 @@ def bytes_s(rate_mbit: float) -> int:
 
 
 def burst(rate_mbit: float) -> int:
-    """The burst of a token bucket in bytes: the bytes of one millisecond, but at least 64 KiB.
+    """The burst of a token bucket in bytes, which an idle link carries at once.
 
-    64 KiB is the size of the network stack's largest packets. With a smaller burst, the kernel would have to split
-    them, which takes processor time.
+    It is 64 KiB, the size of the network stack's largest packets: with a smaller burst, the kernel splits them, which
+    takes processor time. Slow links carry less at once, the bytes of ``BURST_S`` or two packets, and fast links more.
     """
-    return max(2**16, bytes_s(rate_mbit) // 1000)
+    return max(2 * MTU, min(2**16, int(bytes_s(rate_mbit) * BURST_S)), bytes_s(rate_mbit) // 1000)
 
 
 def build(rates_mbit: list[float], latency_s: float) -> tuple[list[int], list[int]]:
