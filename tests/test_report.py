@@ -351,7 +351,8 @@ def test_prediction_finds_the_calibration_of_every_run(report):
     assert len(table) == len(inputs["timing"]) and table["predicted_s"].gt(0).all()
     text = report.figure("studies/prediction/figure.py", "prediction-figure", Items(report.folder / "prediction.csv"))
     assert all(variant in text for variant, *_ in VARIANTS.values())
-    assert len(re.findall(f"(?:{'|'.join(MODELS.values())}), (?:all-gather|server, weights)", text)) == 2  # the worst
+    named = re.findall(f"(?:{'|'.join(MODELS.values())}), (?:all-gather|server, weights)", text)  # the two worst
+    assert len(named) in (1, 2) and len(set(named)) == len(named)
 
 
 def test_a_prediction_is_for_the_rate_that_the_links_of_the_run_had(report, tmp_path):
