@@ -269,8 +269,8 @@ def bars(rows: Sequence[dict], alone_s: float) -> str:
     longest, width = _longest_bar_s(rows), max(len(row["label"]) for row in rows)
     lines = ["One iteration: # computing, - exchange and selection"]
     for row in rows:
-        # A bar of BAR + 1 characters is cut, however long it would be.
-        computing, whole = (round(BAR * min(1.02, s / longest)) for s in (alone_s, row["iteration_s"]))
+        # One character too many is enough to cut a bar, however long it would be.
+        computing, whole = (round(min(BAR + 1, BAR * s / longest)) for s in (alone_s, row["iteration_s"]))
         bar = ("#" * computing).ljust(whole, "-")
         shown = bar if whole <= BAR else bar[: BAR - 2] + ">>"
         lines.append(f"{row['label']:<{width}} {shown} {ms(row['iteration_s'])}")

@@ -14,7 +14,7 @@ from dlgs_bench.config import trials
 from dlgs_bench.data import Shard, steps
 from dlgs_bench.launch import remaining
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from dlgs_bench.timemodel import estimate
+from dlgs_bench.timemodel import estimate, length
 from dlgs_bench.timemodel.estimate import Phase, RunCost, TrialResult
 
 pytestmark = pytest.mark.unit
@@ -159,10 +159,10 @@ def test_a_run_is_finished_if_it_is_the_one_that_is_asked_for(tmp_path):
 
 
 def test_a_training_that_was_stopped_took_all_its_sittings(tmp_path):
-    assert estimate.took_s(tmp_path, {"wall_s": 12.0}) == 12.0
+    assert length.took_s(tmp_path, {"wall_s": 12.0}) == 12.0
     (tmp_path / "points.csv").write_text("step,elapsed_s\n1,20\n2,40\n")
-    assert estimate.took_s(tmp_path, {"wall_s": 12.0}) == 40.0
-    assert estimate.took_s(tmp_path, {"wall_s": 44.0}) == 44.0
+    assert length.took_s(tmp_path, {"wall_s": 12.0}) == 40.0
+    assert length.took_s(tmp_path, {"wall_s": 44.0}) == 44.0
 
 
 def test_what_finished_is_held_against_its_last_estimate(tmp_path):

@@ -8,7 +8,7 @@ from support import ENVIRONMENT, ROOT, TINY, clone, edit, read, rows_of, snakema
 
 from dlgs_bench.report.summary import MEASURED
 from dlgs_bench.testbed import testbed
-from dlgs_bench.timemodel import estimate
+from dlgs_bench.timemodel import length
 
 PARAMETERS = 334
 
@@ -89,7 +89,7 @@ def test_before_its_runs_a_configuration_is_estimated_and_after_them_the_estimat
     said = re.search(r"divided by their estimate: median (\S+), worst \S+ .*n = 2\.", after.stderr)
     kept = json.loads((folder / "estimates.json").read_text())
     runs = {name: json.loads((folder / name / "run.json").read_text()) for name in kept if "accuracy" in name}
-    ratios = [estimate.took_s(folder / name, run) / kept[name]["seconds"] for name, run in runs.items()]
+    ratios = [length.took_s(folder / name, run) / kept[name]["seconds"] for name, run in runs.items()]
     assert float(said[1]) == pytest.approx(sum(ratios) / 2, abs=0.006)
 
     # A worker's bytes are exact where they do not depend on the gradient.

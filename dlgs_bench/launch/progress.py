@@ -1,6 +1,5 @@
 """The progress of the whole workflow and the time that it needs. Each launcher prints it. No torch."""
 
-import csv
 import json
 import time
 from collections.abc import Mapping
@@ -209,15 +208,6 @@ def _read(path: Path) -> dict | None:
 
 
 def _took_s(run: dict | None, folder: Path) -> float | None:
-    """The seconds that a run with this record took, or None if the record is missing or corrupt.
-
-    If it was stopped and resumed, its curve has the whole duration.
-    """
-    wall = run.get("wall_s") if isinstance(run, dict) else None
-    if not isinstance(wall, float | int):
-        return None
-    try:
-        with (folder / "points.csv").open(encoding="utf-8") as file:
-            return max([wall, *(float(row["elapsed_s"]) for row in csv.DictReader(file))])
-    except (OSError, TypeError, ValueError, KeyError):  # no curve
-        return wall
+    """The seconds that a run with this record took, or None if the record is missing or corrupt."""
+    valid = isinstance(run, dict) and isinstance(run.get("wall_s"), float | int)
+    return length.took_s(folder, run) if valid else None

@@ -64,14 +64,14 @@ class Comparison:
 
 
 def few(n: int) -> str:
-    """Why there is no interval, from the number of blocks or seeds."""
+    """The reason for a missing interval, from the number of blocks or seeds."""
     return TOO_FEW if n < LEAST_BLOCKS else FEW_LAUNCHES
 
 
-def judge(estimate: Estimate, bound: float = 1.0) -> tuple[str, str]:
-    """The verdict on "above ``bound``", and the reason."""
+def judge(estimate: Estimate, bound: float = 1.0, n: int = 0) -> tuple[str, str]:
+    """The verdict on "above ``bound``", and the reason. ``n``: blocks or seeds."""
     if not estimate.enough:
-        return UNKNOWN, TOO_FEW
+        return UNKNOWN, few(n)
     if estimate.low > bound:
         return HOLDS, f"the interval lies above {bound:g}"
     if estimate.high < bound:
@@ -81,9 +81,7 @@ def judge(estimate: Estimate, bound: float = 1.0) -> tuple[str, str]:
 
 def judged(estimate: Estimate, n: int, bound: float = 1.0, below: bool = False, **metadata: Any) -> Comparison:
     """The comparison on "above ``bound``", or on "below ``bound``" if ``below``; ``n``: blocks or seeds."""
-    verdict, why = judge(estimate, bound)
-    if not estimate.enough:
-        why = few(n)
+    verdict, why = judge(estimate, bound, n)
     if below:
         verdict = {HOLDS: FAILS, FAILS: HOLDS}.get(verdict, verdict)
     value, low, high = estimate.value, estimate.low, estimate.high

@@ -102,12 +102,6 @@ def table(runs: dict[str, RunSpec], costs: dict[str, RunCost]) -> pd.DataFrame:
     return pd.DataFrame(rows).groupby(["kind", "model"], sort=False).sum().reset_index()
 
 
-def took_s(folder: Path, run: dict) -> float:
-    """The duration of a finished run. If it was stopped and resumed, its curve has the whole duration."""
-    curve = folder / "points.csv"
-    return max(run["wall_s"], float(pd.read_csv(curve)["elapsed_s"].iloc[-1]) if curve.exists() else 0.0)
-
-
 def keep(file: Path, runs: dict[str, RunSpec], costs: dict[str, RunCost]) -> None:
     """Add the estimates ``costs`` of unfinished runs to the file, which keeps the estimates of finished runs."""
     now = {name: {"spec": _digest(runs[name]), "seconds": round(own.seconds, 1)} for name, own in costs.items()}

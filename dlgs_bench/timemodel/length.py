@@ -73,6 +73,18 @@ def speed(calibration: Path) -> Speed:
     return Speed(spec.training.model, spec.training.data, spec.cluster.workers, forward_s, iteration_s, *samples)
 
 
+def took_s(folder: Path, run: dict) -> float:
+    """The duration of a finished run, from its record. If it was stopped and resumed, its curve has the whole duration.
+
+    A damaged curve counts as missing.
+    """
+    try:
+        with (folder / "points.csv").open(encoding="utf-8") as file:
+            return max([run["wall_s"], *(float(row["elapsed_s"]) for row in csv.DictReader(file))])
+    except (OSError, TypeError, ValueError, KeyError):
+        return run["wall_s"]
+
+
 def with_length(path: Path, spec: RunSpec) -> RunSpec:
     """``spec`` with the number of epochs in the file; ValueError in one line if the file is not valid for this run."""
     try:

@@ -266,7 +266,7 @@ class Session:
         self.optimizer.load_state_dict(state["optimizer"])
         for buffer, saved in zip(self.flat.model.buffers(), state["buffers"], strict=True):
             buffer.copy_(saved)
-        for parameter, saved in zip(self._frozen(), state.get("frozen", []), strict=False):
+        for parameter, saved in zip(self._frozen(), state["frozen"], strict=True):
             parameter.copy_(saved)
         for variant, saved in state["methods"].items():
             self.exchanges[variant].method.load_state_dict(saved)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from dlgs_bench import plugins
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import at_best, by_block, over_launches, run_metadata
+from dlgs_bench.report.load_runs import at_best, by_block, by_launch, over_launches, run_metadata
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import columns, in_turns
@@ -37,7 +37,7 @@ def rows_of(iterations: Path) -> list[dict]:
             row |= {"bucket_bytes": members[label].scheme.bucket_bytes, "iteration_s": over_launches(seconds[label])}
             row |= columns({"ratio_to_fastest": ratios.get(label, Estimate(1.0, 1.0, 1.0))})
             row |= {"blocks": len(seconds[label])}
-            rows.append(row | {"launches": timed["launch"].nunique() if "launch" in timed else 1})
+            rows.append(row | {"launches": len(by_launch(seconds[label]))})
     return rows
 
 

@@ -11,7 +11,7 @@ from dlgs_bench.report import tables
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.spec import RunSpec
-from dlgs_bench.timemodel import estimate
+from dlgs_bench.timemodel import estimate, length
 
 KEPT = "estimates.json"
 UNITS = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "KB": 1e3}
@@ -85,7 +85,7 @@ def main(snakemake: Script) -> None:
     for name, text in params.specs.items():
         runs[name] = spec = RunSpec.from_json(text)
         if record := remaining.record(folder / name, spec):
-            real_s[name] = estimate.took_s(folder / name, record)
+            real_s[name] = length.took_s(folder / name, record)
         elif name in params.trial_of:
             trial, label = params.trial_of[name]
             left[name] = estimate.accuracy(spec, trials[Path(trial).name], label)

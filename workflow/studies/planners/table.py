@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import ABOUT, at_best, by_block, read
+from dlgs_bench.report.load_runs import ABOUT, at_best, by_block, by_launch, read
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import columns, in_turns
@@ -37,7 +37,7 @@ def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
         row = {key: timed[key].iloc[0] for key in ABOUT}
         row |= {"planner": planner, "timed_as": own, "groups": predicted["groups"], "dense": fastest}
         row |= {"predicted_s": predicted["iteration_s"], "blocks": len(seconds[own])}
-        row |= {"launches": timed["launch"].nunique() if "launch" in timed else 1}
+        row |= {"launches": len(by_launch(seconds[own]))}
         row |= columns({"iteration_s": iterations_s[own], "dense_s": iterations_s[fastest], "speedup": speedups[own]})
         rows.append(row)
     best = min(row["predicted_s"] for row in rows)
