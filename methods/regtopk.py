@@ -21,7 +21,7 @@ class RegTopK(Sparsifier):
     """
 
     title = "RegTop-k"
-    scope = "layer"
+    scope = "model"
     sum_kind = None  # the next step's choice needs the aggregate
     state = ("last",)
 

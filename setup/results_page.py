@@ -2,8 +2,9 @@
 
 python setup/results_page.py
 
-The sets and how to hand in another one come from results/README.md, methods from results/reference-methods/methods.csv,
-figures and their captions from the folders of the sets.
+The sets and how to hand in another one come from results/README.md, the paper's statements from
+results/reference/claims.md, methods from results/reference-methods/methods.csv and config/methods.yaml, figures and
+their captions from the folders of the sets.
 """
 
 import re
@@ -17,8 +18,10 @@ sys.path.insert(0, str(ROOT))
 
 import markdown  # noqa: E402
 import pandas as pd  # noqa: E402
+import yaml  # noqa: E402
 
 from dlgs_bench import plugins  # noqa: E402
+from dlgs_bench.config.variants import variant  # noqa: E402
 from dlgs_bench.report import tables  # noqa: E402
 from dlgs_bench.report.page import alternative, described, rendered  # noqa: E402
 from dlgs_bench.report.ranking import TO_TARGET  # noqa: E402
@@ -26,6 +29,9 @@ from dlgs_bench.report.ranking import TO_TARGET  # noqa: E402
 RESULTS = ROOT / "results"
 PAGE, INDEX = RESULTS / "index.html", RESULTS / "README.md"
 METHODS = RESULTS / "reference-methods" / "methods.csv"
+STUDY = yaml.safe_load((ROOT / "config" / "methods.yaml").read_text(encoding="utf-8"))["studies"]["methods"]
+CLAIMS = RESULTS / "reference" / "claims.md"
+VERDICT = re.compile(r"^\| (?P<statement>\S[^|]*?) +\| (?P<verdict>\w[^|]*?) +\|", re.M)  # the rows that name a statement
 TEMPLATE = Path(__file__).with_suffix(".html")
 SET = re.compile(
     r"^\| \[(?P<name>[^]]+)\]\((?P<folder>[^)/]+)/README\.md\)(?:: (?P<about>[^|]+?))? \| (?P<date>[^|]+?) \|"
@@ -43,52 +49,81 @@ class Cell:
     value: float | None
 
 
+@dataclass(frozen=True)
+class Column:
+    """``about``: what the heading's words mean; a pointer on the heading shows it."""
+
+    heading: str
+    about: str
+    cell: Callable[[dict], Cell]
+
+
 def page() -> str:
     """The whole page."""
     text = INDEX.read_text(encoding="utf-8")
     sets = [match.groupdict(default="") for match in SET.finditer(text)]
     title, steps = HAND_IN.search(text).groups()
-    headings, rows = methods(pd.read_csv(METHODS))
+    columns, rows = methods(pd.read_csv(METHODS))
     shown = [one | {"figures": list(figures(RESULTS / one["folder"]))} for one in sets]
     hand_in = {"title": title, "html": markdown.markdown(steps)}
-    values = {"sets": shown, "headings": headings, "rows": rows, "hand_in": hand_in}
+    _, *claims = VERDICT.finditer(CLAIMS.read_text(encoding="utf-8"))
+    values = {"sets": shown, "claims": claims, "columns": columns, "rows": rows, "hand_in": hand_in}
     return rendered(TEMPLATE, **values, methods=METHODS.parent.name) + "\n"
 
 
 def figures(folder: Path) -> Iterator[dict[str, str | int]]:
-    """The figures of a set: the path from the page, the width in pixels, the caption, and the alternative text."""
+    """The figures of a set: the path from the page, the width in pixels, its folder in the set, the caption, and the
+    alternative text."""
     for svg in sorted(folder.rglob("*.svg")):
         caption, width = described(svg)
-        caption = " ".join((caption or f"{svg.stem}, a figure of the set {folder.name}").split())
+        caption = " ".join(caption.split())
+        part = svg.parent.relative_to(folder).as_posix().strip(".")
+        alt = f"{part}: {alternative(caption)}" if part else alternative(caption)
         path = svg.relative_to(RESULTS).as_posix()
-        yield {"path": path, "width": width, "caption": caption, "alt": alternative(caption)}
+        yield {"path": path, "width": width, "part": part, "caption": caption, "alt": alt}
 
 
-def methods(table: pd.DataFrame) -> tuple[list[str], list[list[Cell]]]:
-    """The headings of the table of methods, and its rows."""
+def methods(table: pd.DataFrame) -> tuple[list[Column], list[list[Cell]]]:
+    """The columns of the table of methods, and its rows."""
     plugins.describe_all(("methods", name) for name in table["variant"])  # all in one process
-    columns = dict(_columns(table))
-    rows = [[cell(row) for cell in columns.values()] for row in table.to_dict("records")]
-    return list(columns), rows
+    columns = list(_columns(table))
+    return columns, [[column.cell(row) for column in columns] for row in table.to_dict("records")]
 
 
-def _columns(table: pd.DataFrame) -> Iterator[tuple[str, Callable[[dict], Cell]]]:
-    """(heading, the cell of a row) of each column."""
-    yield "Method", lambda row: Cell(title("methods", row["variant"]), None)
-    yield "Ratio", lambda row: number(row["ratio"], "{:g}")
-    yield "Bits per entry", lambda row: number(row["bits_per_entry"])
-    yield "vNMSE", lambda row: number(row["vnmse"], "{:.2g}")
-    yield f"Test accuracy after {table['steps'].max()} steps (%)", lambda row: number(100 * row["accuracy"], "{:.1f}")
-    yield "Score", lambda row: number(row["score"], "{:.2f}")
+def _columns(table: pd.DataFrame) -> Iterator[Column]:
+    accuracy, target = f"Test accuracy after {table['steps'].max()} steps (%)", f"{100 * STUDY['target']:g} %"
+    yield Column("Method", "", lambda row: Cell(variant(row["variant"], STUDY["variants"].get(row["variant"], {})).title, None))
+    yield Column(
+        "Ratio", "the share of the gradient's entries that the method is asked to send", lambda row: number(row["ratio"], "{:g}")
+    )
+    yield Column(
+        "Bits per entry", "what a worker sends, divided by the number of the gradient's entries; uncompressed: 32",
+        lambda row: number(row["bits_per_entry"]),
+    )  # fmt: skip
+    yield Column(
+        "vNMSE", "squared error of the aggregate, divided by the squared mean gradient; 0 is exact",
+        lambda row: number(row["vnmse"], "{:.2g}"),
+    )  # fmt: skip
+    yield Column(f"ResNet-20: {accuracy[0].lower()}{accuracy[1:]}", "one seed", lambda row: number(100 * row["accuracy"], "{:.1f}"))
+    yield Column(
+        "ResNet-20: score", f"1 is the fastest to {target} at all three link rates; 0 takes at least 4 times as long",
+        lambda row: spread(row, "score"),
+    )  # fmt: skip
     for column in (column for column in table if column.startswith(TO_TARGET)):
         rate = column.removeprefix(TO_TARGET)
-        yield f"ResNet-20 to 30 % at {rate} Mb/s (s)", lambda row, c=column: duration(row[c])
+        yield Column(
+            f"ResNet-20 to {target} at {rate} Mb/s (s)", f"seconds of training until {target} test accuracy",
+            lambda row, c=column: duration(row[c]),
+        )  # fmt: skip
     for model in (column.removesuffix("_speedup") for column in table if column.endswith("_speedup")):
         name = title("models", model)
-        yield f"{name}: iteration (ms)", lambda row, m=model: number(1e3 * row[f"{m}_iteration_s"], "{:.0f}")
-        yield f"{name}: speed-up", lambda row, m=model: spread(row, f"{m}_speedup")
-        yield f"{name}: against 16 bits", lambda row, m=model: spread(row, f"{m}_against")
-        yield f"{name}: computing (%)", lambda row, m=model: number(100 * row[f"{m}_computing"], "{:.0f}")
+        yield Column(f"{name}: iteration (ms)", "one training step", lambda row, m=model: number(1e3 * row[f"{m}_iteration_s"], "{:.0f}"))
+        yield Column(f"{name}: speed-up", "against uncompressed in the same run", lambda row, m=model: spread(row, f"{m}_speedup"))
+        yield Column(f"{name}: against 16 bits", "the same against a cast to 16 bits", lambda row, m=model: spread(row, f"{m}_against"))
+        yield Column(
+            f"{name}: computing (%)", "the share of an iteration that is forward or backward",
+            lambda row, m=model: number(100 * row[f"{m}_computing"], "{:.0f}"),
+        )  # fmt: skip
 
 
 def title(kind: str, name: str) -> str:

@@ -69,26 +69,41 @@ def test_whatever_the_page_links_is_in_the_repository(text):
 
 def test_the_table_has_every_method_with_its_numbers(text):
     table = pd.read_csv(results_page.METHODS)
-    headings, rows = results_page.methods(table)
+    columns, rows = results_page.methods(table)
+    headings = [column.heading for column in columns]
     assert len(rows) == len(table) and all(len(row) == len(headings) for row in rows)
     assert [row[headings.index("VGG16: speed-up")].value for row in rows] == table["vgg16_speedup"].tolist()
-    assert [row[headings.index("Score")].value for row in rows] == table["score"].tolist()
-    times = [row[headings.index("ResNet-20 to 30 % at 30 Mb/s (s)")] for row in rows]
+    assert [row[headings.index("ResNet-20: score")].value for row in rows] == table["score"].tolist()
+    # The target of the kept times is the middle of the two others that scores are given for.
+    low, high = (int(column.removeprefix("score_at_")) for column in table if column.startswith("score_at_"))
+    times = [row[headings.index(f"ResNet-20 to {(low + high) / 2:g} % at 30 Mb/s (s)")] for row in rows]
+    names = [row[headings.index("Method")].text for row in rows]
+    assert not set(names) & set(table["variant"]) and "Distributed Lion" in names
     assert [cell.value or float("inf") for cell in times] == table["to_target_s_30"].tolist()
     assert {cell.text for cell in times if not cell.value} == {"never"}
-    assert "<th scope" in text and text.count("<tr>") == len(table) + 1
+    inside = text[text.index('<table id="methods">') :]
+    assert "<th scope" in inside and inside.count("<tr>") == len(table) + 1
+
+
+def test_every_statement_has_its_verdict(text):
+    claims = pd.read_csv(FOLDER / "reference" / "claims.csv")
+    inside = unescape(text[text.index('id="statements"') : text.index('id="every-method"')])
+    assert inside.count("<tr>") == claims["statement"].nunique() + 1
+    for statement, rows in claims.groupby("statement"):
+        [cell] = re.findall(rf"<td>{re.escape(statement)}[^<]*</td><td>([^<]+)</td>", inside)
+        assert all(verdict in cell for verdict in rows["verdict"])
 
 
 # All that a browser is asked, in this order: a page is loaded once at each width.
 SCRIPT = """({
     sorted: (() => {
-        const table = inside.querySelector('table'), buttons = [...table.querySelectorAll('button')];
+        const table = inside.getElementById('methods'), buttons = [...table.querySelectorAll('button')];
         const column = i => [...table.tBodies[0].rows].map(row => row.cells[i].textContent);
         const ratio = buttons.findIndex(b => b.textContent === 'Ratio');
         const found = [0, ratio, ratio].map(i => { buttons[i].click(); return column(i); });
         return [...found, [...table.querySelectorAll('th')].map(th => th.ariaSort).filter(Boolean)]; })(),
     filtered: (() => {
-        const field = inside.querySelector('input'), rows = [...inside.querySelector('tbody').rows];
+        const field = inside.querySelector('input'), rows = [...inside.querySelector('#methods tbody').rows];
         const look = words => { field.value = words; field.dispatchEvent(new Event('input'));
             return rows.filter(row => !row.hidden).map(row => row.cells[0].textContent); };
         return [look('dlgs'), look('')]; })(),
