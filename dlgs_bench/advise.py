@@ -37,6 +37,10 @@ MOST_NAMED = 4  # methods in the sentence of those that cannot be distinguished
 RATES_SHOWN = 40  # points of a line in the figure
 LONGEST_BAR = 1.5  # times uncompressed's iteration; longer bars are cut, because they would make all others short
 LEGEND_COLUMNS = 5
+CAPTION = (
+    "Advice for a job. Predicted iterations of each method in parts, utilisation over the rate of the links, and "
+    "utilisation over the number of local steps."
+)
 MARK_EVERY = 8  # points between two markers of a line
 
 
@@ -49,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             figure_file.check(given.figure)
         print(_report(profile, job_models, there, given.speed_up))
         if given.figure:
-            figure_file.write(given.figure, lambda: draw(job_models, there))
+            figure_file.write(given.figure, lambda: draw(job_models, there), CAPTION)
             print(f"\nThe figure is in {given.figure}.")
     except ValueError as error:
         print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)

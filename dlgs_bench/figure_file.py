@@ -35,8 +35,8 @@ def check(path: Path) -> None:
         raise ValueError("--figure: matplotlib is not installed; install it, or leave --figure out") from None
 
 
-def write(path: Path, draw: Callable[[], "Figure"]) -> None:
-    """Write the figure that ``draw`` returns; ValueError in one line if the file system refuses it.
+def write(path: Path, draw: Callable[[], "Figure"], caption: str) -> None:
+    """Write the figure that ``draw`` returns, with its caption; ValueError in one line if the file system refuses it.
 
     ``draw`` runs with matplotlib's own settings, and the settings of the process are as before afterwards. The same
     figure gives the same file.
@@ -48,7 +48,7 @@ def write(path: Path, draw: Callable[[], "Figure"]) -> None:
         matplotlib.rcdefaults()  # a matplotlibrc of the user can require LaTeX, for example
         matplotlib.rcParams["text.parse_math"] = False  # a title can contain $
         matplotlib.rcParams["svg.hashsalt"] = "figure"  # the ids in an SVG are random otherwise
-        draw().savefig(drawn, format="svg", metadata={"Date": None})
+        draw().savefig(drawn, format="svg", metadata={"Date": None, "Description": caption})
     try:
         write_atomically(path, drawn.getvalue())
     except OSError as error:  # a full disk, for example

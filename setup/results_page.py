@@ -31,7 +31,9 @@ PAGE, INDEX = RESULTS / "index.html", RESULTS / "README.md"
 METHODS = RESULTS / "reference-methods" / "methods.csv"
 STUDY = yaml.safe_load((ROOT / "config" / "methods.yaml").read_text(encoding="utf-8"))["studies"]["methods"]
 CLAIMS = RESULTS / "reference" / "claims.md"
-VERDICT = re.compile(r"^\| (?P<statement>\S[^|]*?) +\| (?P<verdict>\w[^|]*?) +\|", re.M)  # the rows that name a statement
+VERDICT = re.compile(
+    r"^\| (?P<statement>\S[^|]*?) +\| (?P<verdict>\w[^|]*?) +\|", re.M
+)  # the rows that name a statement
 TEMPLATE = Path(__file__).with_suffix(".html")
 SET = re.compile(
     r"^\| \[(?P<name>[^]]+)\]\((?P<folder>[^)/]+)/README\.md\)(?:: (?P<about>[^|]+?))? \| (?P<date>[^|]+?) \|"
@@ -92,9 +94,13 @@ def methods(table: pd.DataFrame) -> tuple[list[Column], list[list[Cell]]]:
 
 def _columns(table: pd.DataFrame) -> Iterator[Column]:
     accuracy, target = f"Test accuracy after {table['steps'].max()} steps (%)", f"{100 * STUDY['target']:g} %"
-    yield Column("Method", "", lambda row: Cell(variant(row["variant"], STUDY["variants"].get(row["variant"], {})).title, None))
     yield Column(
-        "Ratio", "the share of the gradient's entries that the method is asked to send", lambda row: number(row["ratio"], "{:g}")
+        "Method", "", lambda row: Cell(variant(row["variant"], STUDY["variants"].get(row["variant"], {})).title, None)
+    )
+    yield Column(
+        "Ratio",
+        "the share of the gradient's entries that the method is asked to send",
+        lambda row: number(row["ratio"], "{:g}"),
     )
     yield Column(
         "Bits per entry", "what a worker sends, divided by the number of the gradient's entries; uncompressed: 32",
@@ -104,7 +110,11 @@ def _columns(table: pd.DataFrame) -> Iterator[Column]:
         "vNMSE", "squared error of the aggregate, divided by the squared mean gradient; 0 is exact",
         lambda row: number(row["vnmse"], "{:.2g}"),
     )  # fmt: skip
-    yield Column(f"ResNet-20: {accuracy[0].lower()}{accuracy[1:]}", "one seed", lambda row: number(100 * row["accuracy"], "{:.1f}"))
+    yield Column(
+        f"ResNet-20: {accuracy[0].lower()}{accuracy[1:]}",
+        "one seed",
+        lambda row: number(100 * row["accuracy"], "{:.1f}"),
+    )
     yield Column(
         "ResNet-20: score", f"1 is the fastest to {target} at all three link rates; 0 takes at least 4 times as long",
         lambda row: spread(row, "score"),
@@ -117,9 +127,21 @@ def _columns(table: pd.DataFrame) -> Iterator[Column]:
         )  # fmt: skip
     for model in (column.removesuffix("_speedup") for column in table if column.endswith("_speedup")):
         name = title("models", model)
-        yield Column(f"{name}: iteration (ms)", "one training step", lambda row, m=model: number(1e3 * row[f"{m}_iteration_s"], "{:.0f}"))
-        yield Column(f"{name}: speed-up", "against uncompressed in the same run", lambda row, m=model: spread(row, f"{m}_speedup"))
-        yield Column(f"{name}: against 16 bits", "the same against a cast to 16 bits", lambda row, m=model: spread(row, f"{m}_against"))
+        yield Column(
+            f"{name}: iteration (ms)",
+            "one training step",
+            lambda row, m=model: number(1e3 * row[f"{m}_iteration_s"], "{:.0f}"),
+        )
+        yield Column(
+            f"{name}: speed-up",
+            "against uncompressed in the same run",
+            lambda row, m=model: spread(row, f"{m}_speedup"),
+        )
+        yield Column(
+            f"{name}: against 16 bits",
+            "the same against a cast to 16 bits",
+            lambda row, m=model: spread(row, f"{m}_against"),
+        )
         yield Column(
             f"{name}: computing (%)", "the share of an iteration that is forward or backward",
             lambda row, m=model: number(100 * row[f"{m}_computing"], "{:.0f}"),

@@ -776,7 +776,7 @@ def test_the_figure_ignores_the_settings_of_a_user(tmp_path):
     matplotlib = pytest.importorskip("matplotlib")
     with matplotlib.rc_context({"text.usetex": True}):
         models = job_advice.models(load(RECORDED), ["topk"])
-        figure_file.write(tmp_path / "advice.svg", lambda: advise.draw(models, Network(2, 500)))
+        figure_file.write(tmp_path / "advice.svg", lambda: advise.draw(models, Network(2, 500)), "A caption.")
         assert matplotlib.rcParams["text.usetex"]
     assert (tmp_path / "advice.svg").exists()
 

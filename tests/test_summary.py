@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from dlgs_bench.report import tables
 from dlgs_bench.report.load_runs import ABOUT, amortise
 from dlgs_bench.report.summary import MEASURED, over_all_gather, summarise
 from dlgs_bench.stats import pooled, relaunched
@@ -56,8 +57,12 @@ def test_of_runs_over_all_gather_those_with_the_fewest_workers_of_a_model_count(
 def test_links_that_follow_the_machine_have_the_factors_of_the_blocks():
     rows = [iterations(timed, "step", 1.0, 0.1, block) for block in (1, 2) for timed in ("none", "dlgs")]
     slow = timing_table(rows).assign(slowdown=[0.8, 0.8, 1.25, 1.25])
-    assert summarise(slow)[["links_low", "links_high"]].iloc[0].tolist() == pytest.approx([0.8, 1.25])
-    assert summarise(timing_table(rows))[["links_low", "links_high"]].iloc[0].isna().all()
+    row = summarise(slow.assign(rate_mbit=200.0)).iloc[0]
+    assert row[["links_low", "links_high"]].tolist() == pytest.approx([0.8, 1.25])
+    assert row["links_mbit"] == 205 and tables.links(row) == "205"  # the middle of 160 and 250
+    stated = summarise(timing_table(rows).assign(rate_mbit=1234.5)).iloc[0]
+    assert stated[["links_low", "links_high"]].isna().all() and tables.links(stated) == "1234.5"
+    assert tables.links(summarise(timing_table(rows).assign(rate_mbit=float("nan"))).iloc[0]) == ""
 
 
 def test_blocks_of_every_launch_count_in_a_table_with_runs_of_one_launch():

@@ -182,12 +182,15 @@ def _row(run: pd.DataFrame, repeats: Repeats) -> dict:
 
 
 def _links(run: pd.DataFrame) -> dict[str, float]:
-    """By which factors the rate of the links differed from ``rate_mbit``: the smallest and the largest of a block.
+    """The median rate of the links in Mb/s, and by which factors it differed from ``rate_mbit``: the smallest and the
+    largest of a block.
 
-    Links in proportion follow the machine's speed. NaN for old tables without a slowdown.
+    Links in proportion follow the machine's speed. The factors are NaN for old tables without a slowdown.
     """
     factors = 1 / run["slowdown"] if "slowdown" in run else pd.Series(dtype=float)
-    return {"links_low": factors.min(), "links_high": factors.max()}
+    middle, rate_mbit = factors.median(), run["rate_mbit"].iloc[0]
+    median_mbit = rate_mbit if pd.isna(middle) or middle == 1 else float(f"{rate_mbit * middle:.3g}")
+    return {"links_mbit": median_mbit, "links_low": factors.min(), "links_high": factors.max()}
 
 
 def _parts(own: pd.DataFrame, iteration_s: float) -> dict[str, float]:

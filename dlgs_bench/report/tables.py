@@ -28,12 +28,18 @@ def run_columns(row: Row, names: Names) -> dict[str, str]:
         "Topology": TOPOLOGIES[row["topology"]].title,
         "Workers": row["workers"],
         "Collective": row["collective"],
-        "Links (Mb/s)": "" if pd.isna(row["rate_mbit"]) else f"{row['rate_mbit']:g}",
+        "Links (Mb/s)": links(row),
         "Latency (ms)": f"{row['latency_ms']:g}" if row.get("latency_ms", 0) > 0 else "",
         "Optimizer": OPTIMIZERS.get(row.get("optimizer"), "SGD"),
         "Precision": row.get("precision", USUAL_PRECISION),
         "Data": data_title(row),
     }
+
+
+def links(row: Row) -> str:
+    """The rate of the links in Mb/s. Links in proportion follow the machine's speed: of timed rows, the median."""
+    rate_mbit = row.get("links_mbit", row["rate_mbit"])
+    return "" if pd.isna(rate_mbit) else f"{rate_mbit:g}"
 
 
 def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:

@@ -4,7 +4,8 @@ Pays: yes, if the speed-up of at least one method over the fastest uncompressed 
 the largest speed-up is significantly below 1; a verdict needs three blocks and the paper's batch (32; ResNet-50: 64),
 because at a smaller batch selection and exchange weigh more against computing. Best method: of the methods that are
 significantly faster, the method with the highest lower end of its interval; if no method is, the method with the
-largest speed-up. 16 bits: a dense sum in half the bytes, a second baseline, which is not a best method. Against 16
+largest speed-up. Not significantly slower: the other methods with this property, and their speed-ups divided by the
+best method's. 16 bits: a dense sum in half the bytes, a second baseline, which is not a best method. Against 16
 bits: the speed-up over 16 bits, block by block. Gains 10 % below: the link rate (Gb/s) below which the
 method's speed-up exceeds 1.1, predicted by the time model; with proportional links, it is the rate of the nodes for
 which these links stand. Over sessions: the smallest and the largest speed-up of the method in this session and in kept
@@ -24,7 +25,7 @@ from dlgs_bench.report import captions, sessions, tables
 from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, label, ratio_of
-from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, summarise
+from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedups, summarise
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import Estimate
 from dlgs_bench.timemodel import iterations
@@ -51,9 +52,22 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
         quiet = here[here["disturbed"].isna()]
         best, gains = best_of(here if quiet.empty else quiet)
         row = best.to_dict() | {"pays": DISTURBED if quiet.empty else verdict(best, gains)}
+        row["as_fast"] = as_fast(over, repeats, best, quiet, names) if gains else ""
         ratio = against_16_bits(over, repeats, best) or Estimate(math.nan, math.nan, math.nan, enough=False)
         rows.append(row | {"against_16": ratio.value, "against_16_low": ratio.low, "against_16_high": ratio.high})
     return pd.DataFrame(rows)
+
+
+def as_fast(timing: pd.DataFrame, repeats: Repeats, best: pd.Series, others: pd.DataFrame, names: Names) -> str:
+    """The methods that are not significantly slower than ``best``, each with its speed-up divided by the best's.
+
+    ``timing``: the iterations. ``others``: rows of a summary, of the same model.
+    """
+    runs = dict(iter(timing.groupby("run")))
+    alike = others[(others[SETTING] == best[SETTING]).all(axis=1) & (others["run"] != best["run"])]
+    quotients = {label(one, names): repeats.quotient(runs[one["run"]], runs[best["run"]], speedups)
+                 for _, one in alike.iterrows()}  # fmt: skip
+    return ", ".join(f"{words}: {one.text()}" for words, one in quotients.items() if one.enough and one.high >= 1)
 
 
 def verdict(best: pd.Series, gains: bool) -> str:
@@ -111,6 +125,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Model": f"{names.model(row['model'])}, batch {row['batch']:g}",
             "Pays": row["pays"],
             "Best method": label(row, names),
+            "Not significantly slower": row["as_fast"],
             "Speed-up": tables.spread(row, "speedup"),
             "Over sessions": sessions.cell(row),
             "Against 16 bits": "" if pd.isna(row["against_16"]) else tables.spread(row, "against_16"),
@@ -135,6 +150,8 @@ def accuracy_words(row: dict) -> str:
         return "not trained"
     ratio = "" if pd.isna(row["accuracy_ratio"]) else f" at ratio {row['accuracy_ratio']:g}"
     short = captions.too_short(row | {"train_epochs": row["accuracy_epochs"]})
+    if short and row["accuracy_seeds"] == 1:
+        return f"not ranked: one seed, {row['accuracy_epochs']:g} epochs"
     n = f"n = {row['accuracy_seeds']:g}" + (", early in training" if short else "")
     return f"{100 * row['accuracy_cost']:+.1f} points after {row['accuracy_epochs']:g} epochs{ratio} ({n})"
 

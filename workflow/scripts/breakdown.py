@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from dlgs_bench import looks
-from dlgs_bench.report import captions, style
+from dlgs_bench.report import captions, style, tables
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title, label
 from dlgs_bench.report.summary import SETTING, summarise
@@ -82,7 +82,7 @@ def main(snakemake: Script) -> None:
         first = rows[0][1]
         name = f"{names.model(first['model'])}, {data_title(first)}"
         where = f"{TOPOLOGIES[first['topology']].title}, {first['workers']} workers, batch {first['batch']:g}"
-        rate = "" if pd.isna(first["rate_mbit"]) else f", {first['rate_mbit']:g} Mb/s"
+        rate = f", {mbit} Mb/s" if (mbit := tables.links(first)) else ""
         axes.set_title(f"{name}; {where}{rate}", fontsize=10)
     panels[-1].set_xlabel("time of one iteration (ms)")
     handles, labels = panels[0].get_legend_handles_labels()

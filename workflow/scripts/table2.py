@@ -10,9 +10,8 @@ there only if it returns the sum of what the workers push unchanged, and 16 bits
 buckets of the row. Batch: samples per worker and step; at a smaller batch than the paper's (32; ResNet-50: 64),
 selection and exchange weigh more against computing. Of the bound: the shortest forward and backward pass of the model,
 which is the lower limit of every method, divided by the iteration. Epoch and Training: calculated from the iteration.
-Sent: the bytes that a worker sends per iteration. Density: the part of the entries that is sent. Links in proportion
-are given at the machine's calibrated speed: if the machine computes k times slower in a launch, the links of the launch
-are k times slower."""
+Sent: the bytes that a worker sends per iteration. Density: the part of the entries that is sent. Links: the
+median rate; links in proportion follow the machine's speed."""
 
 from dlgs_bench.report.timing_table import main
 
