@@ -10,6 +10,7 @@ from dlgs_bench.exchange import Bucket, Gather, Ratio, Requests, Selects, StepCo
 @dataclass
 class CLTk(Selects, Ratio):
     """Cyclic local Top-K (Chen et al., ScaleCom, NeurIPS 2020), without ScaleCom's low-pass filter of the residual.
+    The Top-K is exact here; ScaleCom sorts within chunks, which is approximate.
 
     In step t, worker t mod N, of N workers, sends the indices of its Top-K. A dense sum of k values follows, so the
     bytes per worker do not grow with the number of workers.

@@ -24,7 +24,7 @@ class DGC(Momentum, Selects, Ratio):
     ``warmup``: steps of each stage of the warm-up, which sends a quarter of the entries, then a sixteenth, and so on
     down to the ratio.
     ``clip``: a bound on the norm of a layer's mean gradient; the norm of each worker's share is clipped to
-    ``clip`` / sqrt(workers).
+    ``clip`` / sqrt(workers). The paper clips the norm of the whole gradient.
     ``masking=False`` clears v, but not u. If all entries are sent, this is SGD with momentum.
 
     Warm-up and clipping are off by default. The authors' recipes for images do not clip. Their warm-up is given in

@@ -17,7 +17,7 @@ class GaussianK(Estimator):
 
     h is tested at most three times. After the first two tests it is halved if fewer than 2k/3 entries reach it, and
     multiplied by 1.5 if more than 4k/3 entries reach it. If more than 4k/3 entries reach the last h, the k largest
-    entries are sent.
+    entries are sent. The mean of the entries is taken as 0; the authors compute it.
     """
 
     title = "Gaussian-K"

@@ -14,6 +14,9 @@ class HardThreshold(ErrorFeedback, Selects):
     ``threshold`` is in units of one worker's gradient and never changes, so the number of sent entries varies from step
     to step. Among all methods that send the same number of entries in the whole training, it minimises the sum of the
     squared errors of all steps.
+
+    The authors' analysis compares lr g + error with the threshold. Here it is g + residual, as in their code for
+    networks. The two differ when the learning rate drops: lr g shrinks, and fewer entries reach the threshold.
     """
 
     title = "hard threshold"

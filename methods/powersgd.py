@@ -18,7 +18,8 @@ class PowerSGD(ErrorFeedback):
     M = gradient + residual is a matrix whose rows are the layer's first dimension. A step computes P = orth(sum of M Q)
     and then Q = sum of M^T P, in two dense sums per bucket. The product P Q^T approximates the sum of M. Each step
     starts from the last step's Q; the first Q is random, and the same on all workers. Layers of one dimension are sent
-    uncompressed.
+    uncompressed. Matrices are compressed even if rank (rows + columns) exceeds their number of entries; the authors'
+    library sends such matrices uncompressed.
     """
 
     title = "PowerSGD"

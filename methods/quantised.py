@@ -20,7 +20,8 @@ class Quantised(Method):
     """Quantise, all-to-all, sum in 32 bits, quantise, all-gather (qgZ in Wang et al., ZeRO++, arXiv 2306.10209, 2023).
 
     Entries are rounded to the nearest of 2 ** bits - 1 equally spaced levels; the largest magnitude of a block is the
-    last level. The bucket is split into one part per worker; the sizes of parts differ by at most one entry.
+    last level. The bucket is split into one part per worker; the sizes of parts differ by at most one entry. Here
+    the all-to-all has one hop; qgZ has two hops, within a node and then between nodes.
 
     ``code`` other than ``"integer"`` sends floats, and ``bits`` has no effect. ``"bf16"`` is bfloat16. ``"e4m3"`` and
     ``"e5m2"`` are 8-bit floats (Micikevicius et al., FP8 Formats for Deep Learning, arXiv 2209.05433, 2022), with one
@@ -28,7 +29,8 @@ class Quantised(Method):
 
     With ``rotated``, all workers multiply the entries by the same random signs and apply a Hadamard transform before
     they quantise. Both are undone at the end (Jia et al., SDP4Bit, NeurIPS 2024; Li et al., THC, NSDI 2024). This
-    spreads a large entry over 4096 entries, so that the scale of its block is not too coarse for the other entries.
+    spreads a large entry over 4096 entries, so that the scale of its block is not too coarse for the other entries. The
+    signs are the same in every step.
     """
 
     title = "quantised, two steps"

@@ -20,6 +20,10 @@ class SIDCo(Estimator):
     this mean, where part is the fraction of these entries that should remain. Every five steps, a bucket whose count is
     more than 20 % below k gets one more stage, and a bucket whose count is more than 20 % above k gets one less. If no
     entry reaches a stage's threshold, the k largest entries are sent.
+
+    The number of stages has no upper limit here. The authors' code has one number for all layers, at most
+    log2(1 / ratio). In buckets with fewer than ``fewest`` entries, and if k is at least a quarter of the entries, the k
+    largest entries are sent.
     """
 
     title = "SIDCo"

@@ -18,11 +18,12 @@ class LocalSteps(Method):
     if its own weights equal the shared weights.
 
     Streaming (Douillard et al., Streaming DiLoCo, arXiv 2501.18512, 2025): the model is split into ``fragments`` of
-    neighbouring layers with about equal numbers of entries. Each fragment is exchanged every ``local_steps`` steps, and
-    the fragments take turns. A worker adopts the new shared weights ``delay`` steps after the exchange. It keeps
-    ``mixing`` * own weights and adds (1 - ``mixing``) * shared weights. Example: with local_steps=30, fragments=3 and
-    delay=5, the first fragment is exchanged at steps 10, 40, 70, ... and adopted at steps 15, 45, 75, .... The
-    result is the same as if the exchange took ``delay`` steps, but here each exchange ends before the next step starts.
+    neighbouring layers with about equal numbers of entries; the authors prefer strided layers. Each fragment is
+    exchanged every ``local_steps`` steps, and the fragments take turns. A worker adopts the new shared weights
+    ``delay`` steps after the exchange. It keeps ``mixing`` * own weights and adds (1 - ``mixing``) * shared weights.
+    Example: with local_steps=30, fragments=3 and delay=5, the first fragment is exchanged at steps 10, 40, 70, ... and
+    adopted at steps 15, 45, 75, .... The result is the same as if the exchange took ``delay`` steps, but here each
+    exchange ends before the next step starts.
     """
 
     scope = "model"  # all buckets are ready at once, after the optimizer's step
