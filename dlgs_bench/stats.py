@@ -19,7 +19,8 @@ CONFIDENCE = 0.95  # the fraction of repeats that should lie in an interval
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median, and the interval that contains 95 % of repeats, if nothing drifts in between.
+    """A median, and the interval that contains 95 % of repeats, if nothing drifts in between. Of seeds: the mean, and
+    the 95 % interval of the mean.
 
     ``enough``: whether there were at least ``LEAST_BLOCKS`` blocks or launches. Otherwise ``low`` and ``high`` are NaN.
     """
@@ -148,8 +149,19 @@ def repeatable(values: Sequence[float]) -> Estimate:
     return _around(float(np.median(logs)), quantile_of_t(n - 1) * math.sqrt(2) * error, n)
 
 
+def mean_of_seeds(values: Sequence[float]) -> Estimate:
+    """The geometric mean of positive values, one per seed, with the 95 % interval of this mean (Student's t).
+
+    A statement about accuracy is about the mean over seeds, so the interval is not that of a repeat.
+    """
+    logs = np.log(np.asarray(values, float))
+    n = len(logs)
+    margin = quantile_of_t(n - 1) * float(logs.std(ddof=1)) / math.sqrt(n) if n >= LEAST_BLOCKS else math.nan
+    return _around(float(logs.mean()), margin, n)
+
+
 def _around(middle: float, margin: float, n: float) -> Estimate:
-    """The estimate from a logarithm and the margin of a repeat; n: the number of blocks or launches."""
+    """The estimate from a logarithm and its margin; n: the number of blocks or launches."""
     if n < LEAST_BLOCKS:
         return Estimate(math.exp(middle), math.nan, math.nan, enough=False)
     return Estimate(math.exp(middle), math.exp(middle - margin), math.exp(middle + margin))

@@ -17,6 +17,7 @@ from dlgs_bench.stats import (
     Estimate,
     amortised,
     amortised_by,
+    mean_of_seeds,
     pooled,
     quantile_of_t,
     relaunched,
@@ -68,6 +69,19 @@ def test_95_of_100_repeats_lie_in_the_interval_of_the_blocks_of_one_launch(block
     medians = np.exp(np.median(np.log(others), axis=1))
     inside = np.mean([one.low <= median <= one.high for one, median in zip(found, medians, strict=True)])
     assert 0.92 <= inside <= 0.99
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_the_mean_over_many_seeds_lies_in_the_interval_of_a_few_in_95_of_100_cases(seeds):
+    """It is narrower than the interval of a repeat, and two seeds have none."""
+    logs = 0.3 + 0.1 * np.random.default_rng(4).standard_normal((2000, seeds))
+    found = [mean_of_seeds(one) for one in np.exp(logs)]
+    inside = np.mean([one.low <= math.exp(0.3) <= one.high for one in found])
+    assert 0.94 <= inside <= 0.96
+    assert (
+        found[0].value == pytest.approx(math.exp(logs[0].mean())) and found[0].width < repeatable(np.exp(logs[0])).width
+    )
+    assert not mean_of_seeds([1.0, 1.1]).enough
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from dlgs_bench.report import captions
 from dlgs_bench.report.load_runs import by_block, by_launch, last_points, with_uncompressed
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.report.summary import SETTING, Quantity, Repeats, in_turns, own_and_dense, speedups
-from dlgs_bench.stats import LEAST_BLOCKS, Estimate, quantile_of_t, repeatable
+from dlgs_bench.stats import LEAST_BLOCKS, Estimate, mean_of_seeds, quantile_of_t, repeatable
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
@@ -76,7 +76,7 @@ def judge(estimate: Estimate, bound: float = 1.0, n: int = 0) -> tuple[str, str]
         return HOLDS, f"the interval lies above {bound:g}"
     if estimate.high < bound:
         return FAILS, f"the interval lies below {bound:g}"
-    return UNKNOWN, f"a repeat may lie on either side of {bound:g}"
+    return UNKNOWN, f"the interval contains {bound:g}"
 
 
 def judged(estimate: Estimate, n: int, bound: float = 1.0, below: bool = False, **metadata: Any) -> Comparison:
@@ -444,7 +444,7 @@ def second_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
                 yield Comparison(**metadata, why=why)
                 continue
             both = here.pivot_table(index="seed", columns="variant", values="train_accuracy")[[above, under]].dropna()
-            yield judged(repeatable(both[above] / both[under]), len(both), **metadata)
+            yield judged(mean_of_seeds(both[above] / both[under]), len(both), **metadata)
 
     return of_final_points(accuracy, compare_model)
 
@@ -483,7 +483,7 @@ def close_loss(accuracy: pd.DataFrame) -> list[Comparison]:
     return paired_with_uncompressed(
         accuracy,
         "train_loss",
-        lambda own, dense, **metadata: judged(repeatable(own / dense), len(own), CLOSE_LOSS, below=True, **metadata),
+        lambda own, dense, **metadata: judged(mean_of_seeds(own / dense), len(own), CLOSE_LOSS, below=True, **metadata),
     )
 
 
@@ -549,7 +549,7 @@ def settles_and_jumps(accuracy: pd.DataFrame, value: str = "train_accuracy") -> 
             comparisons.append(Comparison(model, why=why))
             continue
         means = [exp(sum(logs) / len(logs)) for logs in falls.values()]
-        comparisons.append(judged(repeatable(means), len(means), model=model))
+        comparisons.append(judged(mean_of_seeds(means), len(means), model=model))
     return comparisons
 
 

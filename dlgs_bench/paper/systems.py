@@ -13,7 +13,7 @@ from itertools import product
 import pandas as pd
 
 from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, at_most, judge
-from dlgs_bench.stats import LEAST_BLOCKS, Estimate, repeatable, unpaired
+from dlgs_bench.stats import LEAST_BLOCKS, Estimate, mean_of_seeds, unpaired
 
 UNTESTED = "cannot be tested here"
 OMNIREDUCE, HYBRID, ALTERNATING = "OmniReduce", "hybrid parallelism", "sparse and dense"
@@ -311,7 +311,7 @@ def alternating(points: pd.DataFrame) -> Iterator[dict]:
         never = max(by_seed)
         for kind in (kind for kind in by_seed if kind and not never_dense(kind)):
             where = f"T = {kind} by never dense, {epochs[kind]:.2g} and {epochs[never]:.2g} epochs"
-            quotient = repeatable(by_seed[kind] / by_seed[never])
+            quotient = mean_of_seeds(by_seed[kind] / by_seed[never])
             row = measured(KEEPS.format(equal=equal), "", where, quotient, len(by_seed))
             if by_seed[kind].mean() <= CHANCE:
                 row |= {"verdict": UNKNOWN, "why": "it ended at chance, so it did not train"}

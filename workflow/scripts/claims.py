@@ -1,11 +1,11 @@
 """Claims: the paper's statements and our measurements.
 
-Each number is a ratio with its 95 % interval of a repeat. For times, the interval comes from the spread of the
+Each number is a ratio with a 95 % interval. For times, it is the interval of a repeat, from the spread of the
 launches, pooled over the methods of a model and topology, or from the n blocks of a run with one launch; for
-accuracies, from n seeds. Speed-ups are against uncompressed in the same run. "Holds": the whole interval is on the
-statement's side of the bound. "Does not hold": the whole interval is on the other side. "Cannot be told here": the
-interval contains the bound, or runs are missing, were disturbed, are too few, trained too briefly, or were timed at
-another batch than the paper's. Batch: samples per worker and step."""
+accuracies, the interval of the mean over n seeds. Speed-ups are against uncompressed in the same run. "Holds": the
+whole interval is on the statement's side of the bound. "Does not hold": the whole interval is on the other side.
+"Cannot be told here": the interval contains the bound, or runs are missing, were disturbed, are too few, trained too
+briefly, or were timed at another batch than the paper's. Batch: samples per worker and step."""
 
 import pandas as pd
 
