@@ -22,6 +22,7 @@ import yaml  # noqa: E402
 
 from dlgs_bench import plugins  # noqa: E402
 from dlgs_bench.config.variants import variant  # noqa: E402
+from dlgs_bench.paper import claims  # noqa: E402
 from dlgs_bench.report import tables  # noqa: E402
 from dlgs_bench.report.page import alternative, described, rendered  # noqa: E402
 from dlgs_bench.report.ranking import TO_TARGET  # noqa: E402
@@ -31,9 +32,6 @@ PAGE, INDEX = RESULTS / "index.html", RESULTS / "README.md"
 METHODS = RESULTS / "reference-methods" / "methods.csv"
 STUDY = yaml.safe_load((ROOT / "config" / "methods.yaml").read_text(encoding="utf-8"))["studies"]["methods"]
 CLAIMS = RESULTS / "reference" / "claims.md"
-VERDICT = re.compile(
-    r"^\| (?P<statement>\S[^|]*?) +\| (?P<verdict>\w[^|]*?) +\|", re.M
-)  # the rows that name a statement
 TEMPLATE = Path(__file__).with_suffix(".html")
 SET = re.compile(
     r"^\| \[(?P<name>[^]]+)\]\((?P<folder>[^)/]+)/README\.md\)(?:: (?P<about>[^|]+?))? \| (?P<date>[^|]+?) \|"
@@ -68,8 +66,8 @@ def page() -> str:
     columns, rows = methods(pd.read_csv(METHODS))
     shown = [one | {"figures": list(figures(RESULTS / one["folder"]))} for one in sets]
     hand_in = {"title": title, "html": markdown.markdown(steps)}
-    _, *claims = VERDICT.finditer(CLAIMS.read_text(encoding="utf-8"))
-    values = {"sets": shown, "claims": claims, "columns": columns, "rows": rows, "hand_in": hand_in}
+    statements = claims.in_short(CLAIMS.read_text(encoding="utf-8"))
+    values = {"sets": shown, "statements": statements, "columns": columns, "rows": rows, "hand_in": hand_in}
     return rendered(TEMPLATE, **values, methods=METHODS.parent.name) + "\n"
 
 

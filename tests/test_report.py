@@ -337,6 +337,9 @@ def test_statements_about_methods_that_were_not_run_here_are_judged_by_kept_shor
     methods.assign(commit="c0ffee").to_csv(path := report.folder / "kept-methods.csv", index=False)
     tidy = {kind: report.tidy[kind] for kind in ("timing", "accuracy")}
     table, shown = report.table("scripts/claims.py", "claims", planners=[], kept=[], methods=[str(path)], **tidy)
+    assert claims.in_short(shown) == [
+        (statement, claims.overall(rows["verdict"])) for statement, rows in table.groupby("statement", sort=False)
+    ]
     kept_rows = table[table["which"].fillna("").str.startswith("kept run")]
     assert set(kept_rows["statement"].str.partition("'")[0]) == {"Gaussian-K"} and "0.4 of" in shown
     assert "no run of sidco" in set(table["why"]) and "no run of gaussiank" not in set(table["why"])

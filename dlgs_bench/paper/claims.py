@@ -5,6 +5,7 @@ interval of a repeat, for example the time of LAGS divided by the time of DLGS. 
 interval is on its side of a bound. It does not hold if the whole interval is on the other side.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -814,6 +815,11 @@ def shown(compared: pd.DataFrame, names: Names) -> pd.DataFrame:
             measured = f"{own['number'].iloc[0]}. {words}"
             rows.append({"The paper states": "", "Verdict": verdict, "Measured": measured, "Why": named(why, names)})
     return pd.DataFrame(rows)
+
+
+def in_short(table: str) -> list[tuple[str, str]]:
+    """Every statement with its verdict, from the Markdown of the table that ``shown`` makes."""
+    return re.findall(r"^\| (?!The paper states)(\w[^|]*?) +\| (\w[^|]*?) +\|", table, re.M)
 
 
 def overall(verdicts: pd.Series) -> str:

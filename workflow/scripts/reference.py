@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dlgs_bench import result_set  # noqa: E402
-from dlgs_bench.paper import findings  # noqa: E402
+from dlgs_bench.paper import claims, findings  # noqa: E402
 from dlgs_bench.report import captions, style  # noqa: E402
 from dlgs_bench.report.page import described  # noqa: E402
 from dlgs_bench.report.summary import summarise  # noqa: E402
@@ -100,9 +100,13 @@ def picture() -> str:
 
 
 def page(source: str, sentences: str) -> str:
-    """The results as GitHub shows them: findings, the paper's tables and claims, figures with captions, the rest."""
+    """The results as GitHub shows them: findings, verdicts, the paper's tables and claims, figures with captions, the
+    rest."""
     parts = [f"# Results\n\n{source} {ABOUT}\n\n{sentences}"]
     parts.append(f"{findings.TERMS}\n")
+    verdicts = claims.in_short((KEPT / "claims.md").read_text(encoding="utf-8"))
+    rows = "\n".join(f"| {statement} | {verdict} |" for statement, verdict in verdicts)
+    parts.append(f"## The paper's statements in short\n\n| The paper states | Here |\n|:--|:--|\n{rows}\n")
     first = [KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")]
     others = [path for path in sorted(KEPT.glob("*.md")) if path.with_suffix(".csv").exists() and path not in first]
     for path in [*first, *others]:
