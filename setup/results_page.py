@@ -3,10 +3,11 @@
 python setup/results_page.py
 
 The sets and how to hand in another one come from results/README.md, the paper's statements from
-results/reference/claims.md, methods from results/reference-methods/methods.csv and config/methods.yaml, figures and
-their captions from the folders of the sets.
+results/reference/claims.md, methods from results/reference-methods/methods.csv and config/methods.yaml, pages, figures
+and their captions from the folders of the sets.
 """
 
+import posixpath
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 import markdown  # noqa: E402
 import pandas as pd  # noqa: E402
 import yaml  # noqa: E402
+from markdown.extensions.toc import TocExtension, slugify  # noqa: E402
 
 from dlgs_bench import plugins  # noqa: E402
 from dlgs_bench.config.variants import variant  # noqa: E402
@@ -64,11 +66,36 @@ def page() -> str:
     sets = [match.groupdict(default="") for match in SET.finditer(text)]
     title, steps = HAND_IN.search(text).groups()
     columns, rows = methods(pd.read_csv(METHODS))
-    shown = [one | {"figures": list(figures(RESULTS / one["folder"]))} for one in sets]
+    shown = [
+        one | {"figures": list(figures(RESULTS / one["folder"])), "page": page_of(RESULTS / one["folder"])}
+        for one in sets
+    ]
     hand_in = {"title": title, "html": markdown.markdown(steps)}
     statements = claims.in_short(CLAIMS.read_text(encoding="utf-8"))
     values = {"sets": shown, "statements": statements, "columns": columns, "rows": rows, "hand_in": hand_in}
     return rendered(TEMPLATE, **values, methods=METHODS.parent.name) + "\n"
+
+
+def page_of(folder: Path) -> str:
+    """The HTML of a set's page. Its links lead to the same places as in the folder."""
+
+    def anchor_of(words: str, separator: str) -> str:
+        return f"{folder.name}-{slugify(words, separator)}"
+
+    heads = TocExtension(baselevel=3, slugify=anchor_of)
+    html = markdown.markdown(
+        (folder / "README.md").read_text(encoding="utf-8"), extensions=["tables", "fenced_code", heads]
+    )
+
+    def moved(link: re.Match) -> str:
+        file, _, anchor = link[2].partition("#")
+        if not file:
+            return f'{link[1]}="#{folder.name}-{anchor}"'
+        place = posixpath.normpath(f"{folder.name}/{file}")
+        return f'{link[1]}="{place}{f"#{anchor}" if anchor else ""}"'
+
+    html = re.sub(r'(src|href)="(?!https?:)([^"]+)"', moved, html)
+    return html.replace("<img ", '<img loading="lazy" ')
 
 
 def figures(folder: Path) -> Iterator[dict[str, str | int]]:

@@ -115,7 +115,7 @@ def page(source: str, sentences: str) -> str:
     for text, figures in groupby(shown, key=itemgetter(2)):  # figures of one kind share everything but the title
         titles = []
         for svg, title, _ in figures:
-            parts.append(f"![{svg.stem}]({svg.name})\n\n{title}.\n")
+            parts.append(f"![{title}]({svg.name})\n\n{title}.\n")
             titles.append(title.partition(":")[0])
         parts.append(f"{' to '.join(dict.fromkeys((titles[0], titles[-1])))}. {text}\n")
     return "\n".join(parts)
