@@ -400,6 +400,23 @@ def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
 
 
 @pytest.mark.parametrize(
+    ("kind", "dtype", "workers", "reason"),
+    [("single", "float32", 1, "a profile of one process"), ("horovod", "float32", 2, "a job of kind horovod"),
+     ("hsdp", "float32", 2, "a job of kind hsdp"), ("distributed", "float32", 2, "a job of kind distributed"),
+     ("ddp", "bfloat16", 2, "gradients that are not float32")],
+)  # fmt: skip
+def test_a_kind_of_job_that_was_not_checked_widens_the_interval_and_says_why(kind, dtype, workers, reason):
+    profile, there = profile_of(part_s=0.1, dtype=dtype, workers=workers), Network(2, 500)
+    profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
+    profile["job"] |= {"kind": kind, "ddp": profile["job"]["ddp"] if kind == "ddp" else None}
+    check(profile)
+    job_models = job_advice.models(profile)
+    factor, (text,) = job_advice.interval(job_models, there)
+    assert factor == SPEEDUP_FACTOR**2 and text.startswith(reason)
+    assert text in advise._report(profile, job_models, there)
+
+
+@pytest.mark.parametrize(
     ("device", "threads", "machine", "shared"),
     [("cpu", 1, {"cores": 2, "workers": 2}, True), ("cpu", 4, {"cores": 8, "workers": 2}, True),
      ("cpu", 1, {"cores": 3, "workers": 2}, False), ("cpu", 2, {"cores": 2, "workers": 1}, False),
@@ -453,7 +470,8 @@ def test_passes_that_all_exchange_are_named_and_widen_the_interval(passes, excha
     check(profile)
     job_models = job_advice.models(profile)
     text, (factor, reasons) = advise._report(profile, job_models, there), job_advice.interval(job_models, there)
-    assert (warned in text and factor > SPEEDUP_FACTOR) if warned else (not reasons and "Warning" not in text)
+    assert warned in text and any("passes" in reason for reason in reasons) == bool(warned)
+    assert (factor > SPEEDUP_FACTOR) == ("Warning" in text) == bool(warned or kind != "ddp")
     assert ("30 steps of 2 passes" in text) == (passes == 2)
 
 

@@ -63,6 +63,7 @@ class Job:
     delays computing, 1 if no core is idle.
     ``passes``, ``exchanges``: of a step: forward and backward passes, and how many of them exchanged gradients; None if
     the profile is too old to contain it.
+    ``kind``: as in the profile.
     """
 
     shapes: list[list[int]]
@@ -81,6 +82,7 @@ class Job:
     delays: float = 0.0
     passes: int = 1
     exchanges: int | None = 1
+    kind: str = "ddp"
 
     @property
     def sizes(self) -> list[int]:
@@ -138,6 +140,7 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         delays=0.0 if idle_cores is None else max(0.0, 1 - idle_cores),
         passes=profile["job"]["passes"],
         exchanges=profile["job"]["exchanges"] if profile["job"]["kind"] in ("ddp", "hsdp") else 1,
+        kind=profile["job"]["kind"],
     )
     if job.alone_s < LEAST_S:
         raise ValueError(f"times: computing takes {job.alone_s:g} s; record the profile again")
@@ -568,8 +571,7 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
     """
     dense = job_models[0]
     job = dense.job
-    reasons = ["on a GPU nothing was checked"] if job.device == "cuda" else []
-    reasons += outside_checked(there, dense.iteration_s(there)) + _more_exchanges(job)
+    reasons = _unchecked(job) + outside_checked(there, dense.iteration_s(there)) + _more_exchanges(job)
     factor = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR
     if job.here.workers > 1 and job.recorded_s > 0:
         own_s = explained_s(job_models)
@@ -578,6 +580,18 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
             reasons.append(f"the recorded iteration differs from the time model by a factor of {off:.2f}")
         factor = max(factor, off)
     return factor, reasons
+
+
+def _unchecked(job: Job) -> list[str]:
+    """Why predictions from jobs of this kind were not checked. They were checked from float32 jobs with DDP on CPUs."""
+    reasons = ["on a GPU nothing was checked"] if job.device == "cuda" else []
+    if job.here.workers == 1:
+        reasons.append("a profile of one process, where profiles of several workers were checked")
+    elif job.kind != "ddp":
+        reasons.append(f"a job of kind {job.kind}, where DistributedDataParallel was checked")
+    if job.words != 1:
+        reasons.append("gradients that are not float32, where float32 was checked")
+    return reasons
 
 
 def _more_exchanges(job: Job) -> list[str]:
