@@ -417,6 +417,18 @@ def test_a_kind_of_job_that_was_not_checked_widens_the_interval_and_says_why(kin
 
 
 @pytest.mark.parametrize(
+    ("recorded_ms", "added_ms", "whole"), [(0.3, 4.9, ""), (5.2, 0, ""), (30, 0, "30"), (4, 3, "7")]
+)
+def test_the_latency_of_the_recorded_network_counts(recorded_ms, added_ms, whole):
+    profile, there = profile_of(part_s=0.1), Network(2, 500, added_ms)
+    for row in profile["network"]:
+        row["seconds"] += 2e-3 * recorded_ms  # a round trip
+    profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
+    _, reasons = job_advice.interval(job_advice.models(profile), there)
+    assert reasons == ([f"{whole} ms of latency, where 0 to 5 were checked"] if whole else [])
+
+
+@pytest.mark.parametrize(
     ("device", "threads", "machine", "shared"),
     [("cpu", 1, {"cores": 2, "workers": 2}, True), ("cpu", 4, {"cores": 8, "workers": 2}, True),
      ("cpu", 1, {"cores": 3, "workers": 2}, False), ("cpu", 2, {"cores": 2, "workers": 1}, False),
