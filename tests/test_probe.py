@@ -108,6 +108,23 @@ def test_a_closure_is_not_the_optimizers_work(tmp_path, named):
 
 
 @pytest.mark.unit
+def test_a_skipped_optimizer_step_does_not_count_as_accumulation(tmp_path):
+    """GradScaler skips the optimizer's step if a gradient is not finite."""
+    model, optimizer = plain(torch.nn.Linear(2, 1))
+    model.require_backward_grad_sync = True  # as DistributedDataParallel
+    recorder = Recorder(model, optimizer, tmp_path / "profile.json", 5, ["cast"])
+    recorder.start()
+    for number in range(8):
+        model(torch.ones(4, 2)).sum().backward()
+        if number != 4:
+            optimizer.step()
+    recorder.remove_hooks()
+    assert sorted(len(row["step"].passes) for row in recorder._recorded) == [1, 1, 1, 1, 2]
+    job = recorder._job("ddp")
+    assert (job["passes"], job["exchanges"]) == (1, 1)
+
+
+@pytest.mark.unit
 def test_autocast_around_the_forward_pass_does_not_change_the_methods(tmp_path):
     model, optimizer = plain(torch.nn.Linear(20, 10))
     with record(model, optimizer, tmp_path / "profile.json", steps=1, methods=["powersgd"]):

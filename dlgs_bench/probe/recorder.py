@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Any, cast
 
 import numpy as np
@@ -360,17 +360,19 @@ class Recorder:
             _say(f"methods: {name} is not measured: {reason}")
 
     def _exchanges_of_a_step(self) -> int:
-        """How many passes of a step exchange gradients: with DistributedDataParallel, each pass outside ``no_sync``.
+        """How many passes of the median step exchange gradients.
 
+        With DistributedDataParallel, each pass outside ``no_sync`` does.
         Horovod's optimizer exchanges once per step, whatever its ``backward_passes_per_step``.
         """
-        return max([1, *(count for row in self._recorded for count in row["step"].exchanges.values())])
+        return max(1, median_low(max(row["step"].exchanges.values(), default=1) for row in self._recorded))
 
     def _job(self, kind: str) -> dict:
         """The entries of the profile's ``job`` that the network does not change. ``kind``: as from ``job_group``."""
         return {
             "steps": len(self._recorded),
-            "passes": max(len(row["step"].passes) for row in self._recorded),
+            # The median: if GradScaler skips an optimizer step, two steps are recorded as one.
+            "passes": median_low(len(row["step"].passes) for row in self._recorded),
             "exchanges": self._exchanges_of_a_step() if kind in ("ddp", "hsdp") else 1,
             "kind": kind,
             "device": self._device.type, "device_name": _device_name(self._device),
