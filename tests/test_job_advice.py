@@ -325,6 +325,24 @@ def test_the_recorded_iteration_is_predicted_if_it_is_slower_than_the_model(reco
     assert {model.job.unexplained_s for model in job_models} == {max(0.0, recorded_s - explained_s)}
 
 
+def test_the_unexplained_time_counts_as_computing_everywhere():
+    profile = profile_of()
+    profile["times"]["iteration"]["median_s"] = 1.0
+    job_models = job_advice.script_models(profile)
+    dense, job, here = job_models[0], job_models[0].job, job_models[0].job.here
+    iteration_s, exchange_s = dense.iteration_s(here), job_advice.exchange_s(job, here)
+    computing_s = job_advice.utilisation(dense, here) * iteration_s
+    assert job.unexplained_s > 0.5 * iteration_s
+    row = job_advice.local_steps_rows(job, here)[0]
+    assert row["steps"] == 1 and row["cycle_s"] == pytest.approx(computing_s + exchange_s)
+    used = job_advice.local_steps_utilisation(job, here, 1)
+    assert used == pytest.approx(computing_s / (computing_s + exchange_s))
+    text = advise._report(profile, job_models, here)
+    (bar,) = re.findall("^uncompressed +(#+-*) ", text, re.M)
+    assert bar.count("#") / len(bar) == pytest.approx(computing_s / iteration_s, abs=1 / advise.BAR)
+    assert f"An iteration computes for {advise.ms(computing_s)} ms." in text
+
+
 def test_what_a_hook_and_gloo_add_to_an_exchange():
     profile, there = profile_of(), Network(2, 1000, 5.0)
     job, sparse = job_advice.read_job(profile), profile["methods"][1]

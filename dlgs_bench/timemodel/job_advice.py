@@ -96,8 +96,8 @@ class Job:
 
     @property
     def alone_s(self) -> float:
-        """One iteration without communication."""
-        return self.forward_s + sum(self.backward_s) + self.rest_s
+        """One iteration without communication. The unexplained time counts as computing."""
+        return self.forward_s + sum(self.backward_s) + self.rest_s + self.unexplained_s
 
 
 def read_job(profile: dict, hooked: bool = False) -> Job:
@@ -463,7 +463,8 @@ def script_models(
 
     Uncompressed has the best value of ``bucket_cap_mb``. The second model, ``SCRIPT``, has the value of the script.
     Methods have this value too, and run in a ``DDPHook``. The part of the recorded iteration that the time model does
-    not explain, such as copies of gradients and waiting for the slowest worker, is added to every prediction.
+    not explain, such as copies of gradients and waiting for the slowest worker, counts as computing in every
+    prediction.
 
     ``slowdown``: by which computing, but no exchange, is made slower; selection too, if the script uses
     DistributedDataParallel. ``rehearsed``: workers wait instead of computing, so the slowdown is not for selection, and
@@ -516,8 +517,8 @@ def _chosen(profile: dict, names: Sequence[str] | None) -> list[dict]:
 
 
 def utilisation(model: JobModel, there: Network) -> float:
-    """The part of an iteration in which the job computes, from 0 to 1. The unexplained time counts as computing."""
-    return (model.job.alone_s + model.job.unexplained_s) / model.iteration_s(there)
+    """The part of an iteration in which the job computes, from 0 to 1."""
+    return model.job.alone_s / model.iteration_s(there)
 
 
 def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> float:
@@ -525,7 +526,7 @@ def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> floa
 
     0 if every rate is enough, infinite if none is. ``there``: workers and latency; its rate is not used.
     """
-    return iterations.needed_mbit(model.job.alone_s + model.job.unexplained_s, model.iteration_s, there, least)
+    return iterations.needed_mbit(model.job.alone_s, model.iteration_s, there, least)
 
 
 def exchange_s(job: Job, there: Network) -> float:
