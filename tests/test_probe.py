@@ -18,7 +18,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from probe_parts import compiled_outside, ddp_settings, exchanges_of, hybrid, plain, refusals, trained, with_and_without
+from probe_parts import (
+    compiled_outside,
+    ddp_settings,
+    exchanges_of,
+    hybrid,
+    plain,
+    refusals,
+    short_of_memory,
+    trained,
+    with_and_without,
+)
 from support import PATIENCE_S, ROOT, examples, horovod_is_slow
 from world import World
 
@@ -199,6 +209,31 @@ def test_the_probe_reports_what_it_does_and_what_it_cannot_measure(tmp_path, cap
     assert second == f"record: methods: diloco is not measured: {mirror.LOCAL_STEPS}"
     assert last.startswith(f"record: {path} is written: 3 of 3 steps recorded, 3 methods measured; fewer than 10 steps")
     assert {row["name"] for row in load(path)["methods"]} == {"cast", "topk", "lossless"}
+
+
+@pytest.mark.unit
+def test_too_little_memory_ends_no_training(tmp_path, capsys):
+    path = tmp_path / "profile.json"
+    model, optimizer = plain(torch.nn.Linear(3, 5))
+    full = mock.patch.object(torch, "randn", side_effect=torch.OutOfMemoryError("out of memory"))
+    with full, record(model, optimizer, path, steps=3, methods=["topk"]):
+        train(model, optimizer, 6)
+    found = load(path)
+    assert found["selection"] == found["methods"] == [] and found["left_out"]["topk"].endswith("out of memory")
+    assert "record: selection from 20 entries is not measured: a worker has too little memory" in reported(capsys)
+
+
+@pytest.mark.engine
+def test_sizes_for_which_one_rank_has_too_little_memory_are_left_out_on_all(worlds, tmp_path):
+    path = tmp_path / "profile.json"
+    (left, lines), other = worlds("torch_dist").run(short_of_memory, str(path))
+    assert left == 0 and other == (0, [])
+    network = load(path)["network"]
+    assert {row["operation"]: row["bytes"] for row in network} == {
+        "all-reduce": 4096, "all-gather": 4096, "message": 4096
+    }  # fmt: skip
+    for operation in ("all-reduce", "all-gather", "message"):
+        assert f"record: {operation} of 65536 bytes or more is not measured: a worker has too little memory" in lines
 
 
 @pytest.mark.unit

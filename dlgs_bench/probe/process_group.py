@@ -111,14 +111,21 @@ def _interfaces(folder: Path = Path("/sys/class/net")) -> list[dict[str, Any]] |
     return interfaces or None
 
 
-def measure(comm: Communicator, marks: Marks) -> list[dict]:
-    """Seconds of each operation on the slowest rank, by the bytes of one worker's tensor."""
-    rows = []
+def measure(comm: Communicator, marks: Marks) -> tuple[list[dict], dict[str, int]]:
+    """Seconds of each operation on the slowest rank, by the bytes of one worker's tensor.
+
+    Also return, for each operation that a rank has too little memory for, from which size on it is not measured.
+    """
+    rows, too_large = [], {}
     for operation in OPERATIONS:
         expected_s = 0.0
         for size in SIZES:
             largest = operation == "all-gather" and size * comm.world_size > MOST_GATHERED
             if largest or expected_s > LIMIT_S:
+                break
+            marks.empty_caches()  # it takes memory, too
+            if not _all_can_allocate(comm, operation, size):
+                too_large[operation] = size
                 break
             tensor = torch.zeros(size // 4, device=comm.device)
             _slowest(comm, operation, tensor, marks)  # the first call sets up connections
@@ -127,7 +134,21 @@ def measure(comm: Communicator, marks: Marks) -> list[dict]:
             rows.append({"operation": operation, "workers": comm.world_size, "bytes": size, "seconds": seconds,
                          "processor_s": processor_s})  # fmt: skip
             expected_s = seconds * 8
-    return rows
+    return rows, too_large
+
+
+def _all_can_allocate(comm: Communicator, operation: str, size: int) -> bool:
+    """Whether every rank has memory for the tensors of an operation. A rank that failed in it would stop all others.
+
+    ``size``: bytes of one worker's tensor.
+    """
+    tensors = {"all-reduce": 1, "all-gather": comm.world_size + 1, "message": 2}[operation]
+    lacks = torch.zeros(1, device=comm.device)
+    try:
+        [torch.empty(size // 4, device=comm.device) for _ in range(tensors)]
+    except RuntimeError:  # torch.OutOfMemoryError on a GPU
+        lacks += 1
+    return not comm.start_max(lacks).wait().item()
 
 
 def _slowest(comm: Communicator, operation: str, tensor: torch.Tensor, marks: Marks) -> list[float]:
