@@ -11,6 +11,7 @@ import warnings
 from contextlib import nullcontext
 from functools import partial
 from statistics import median_low
+from types import SimpleNamespace
 from unittest import mock
 
 import jsonschema
@@ -350,6 +351,37 @@ def test_only_interfaces_that_tell_their_rate_are_recorded(tmp_path):
         if speed:
             (tmp_path / name / "speed").write_text(speed)
     assert process_group._interfaces(tmp_path) == [{"name": "eth1", "mbit": 25000}]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [({"cpu.max": "150000 100000\n"}, 1.5), ({"cpu.max": "max 100000\n"}, 64), ({}, 64),
+     ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+     ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64)],
+    ids=["version 2", "version 2 without quota", "no cgroup", "version 1", "version 1 without quota"],
+)  # fmt: skip
+def test_the_quota_of_a_container_limits_its_cores(tmp_path, monkeypatch, files, cores):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(process_group, "CGROUP", tmp_path)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
+    machine = process_group.machine(None)
+    assert machine["cores"] == math.ceil(cores) and process_group.own_cores(machine) == cores
+    assert process_group.own_cores(machine | {"workers": 4}) == cores / 4
+
+
+@pytest.mark.unit
+def test_a_container_with_a_quota_is_a_machine_of_its_own(tmp_path, monkeypatch):
+    names = []
+    comm = SimpleNamespace(device=torch.device("cpu"), allgather=lambda own: names.append(int(own)) or [own, own + 1])
+    monkeypatch.setattr(process_group, "CGROUP", tmp_path)
+    for quota in ("100000", "max"):
+        (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+        assert process_group.machine(comm)["workers"] == 1
+    assert names[0] != names[1]
 
 
 @pytest.mark.unit

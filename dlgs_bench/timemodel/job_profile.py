@@ -77,7 +77,8 @@ SCHEMA = {
         # The passes of the median step that exchanged gradients. 1 if the job has one process. null in older profiles.
         exchanges={"anyOf": [_COUNT, {"type": "null"}]},
         # The cores of the machine of rank 0, the number of workers on it, and the rates of its network interfaces in
-        # Mb/s; null if the machine does not tell them, and in older profiles.
+        # Mb/s; null if the machine does not tell them, and in older profiles. A container with a quota of processor
+        # time counts as a machine, and the quota limits its cores.
         machine={
             "anyOf": [
                 _object(
