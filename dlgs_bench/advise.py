@@ -226,7 +226,7 @@ def _introduction(profile: dict, job_models: Sequence[JobModel], there: Network)
             f"model gives {ms(explained_s)} ms uncompressed there."
         )
         if job.unexplained_s:
-            lines[-1] += f" The difference of {ms(job.unexplained_s)} ms is added to every prediction."
+            lines[-1] += f" The difference of {ms(job.unexplained_s)} ms counts as computing in every prediction."
     return "\n".join(lines)
 
 

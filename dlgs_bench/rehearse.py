@@ -143,9 +143,9 @@ def _report(job_models: Sequence[JobModel], there: Network, rows: Sequence[dict]
              f"{measured.value / predicted_s:.2f}", sent]
         )  # fmt: skip
     job = job_models[0].job
-    alone_s = job.alone_s - job.forward_s + _waited_forward_s(job)
-    waits = advise.ms(alone_s + job.unexplained_s)
-    parts = f" ({advise.ms(alone_s)} ms) and the time that the time model does not explain "
+    waits_s = job.alone_s - job.forward_s + _waited_forward_s(job)
+    waits = advise.ms(waits_s)
+    parts = f" ({advise.ms(waits_s - job.unexplained_s)} ms) and the time that the time model does not explain "
     parts += f"({advise.ms(job.unexplained_s)} ms)"
     latency = f" and {there.latency_ms:g} ms of latency" if there.latency_ms else ""
     return (

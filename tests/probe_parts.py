@@ -1,8 +1,9 @@
 """Training scripts for test_probe, with and without the probe."""
 
 import importlib
+import io
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stderr
 from pathlib import Path
 from unittest import mock
 
@@ -74,6 +75,21 @@ def horovod(model: nn.Module):
 def with_and_without(comm, engine: str, path: str) -> tuple:
     wrap = {"torch_dist": ddp, "horovod": horovod}[engine]
     return trained(wrap, None, comm.rank), trained(wrap, Path(f"{path}.{comm.rank}"), comm.rank)
+
+
+def short_of_memory(comm, path: str) -> tuple[int, list[str]]:
+    """How many hooks the probe has left behind, and what it reports, if rank 1 has no memory for large tensors."""
+    allocate = torch.empty
+
+    def limited(*shape, **options):
+        tensor = allocate(*shape, **options)
+        if comm.rank == 1 and tensor.dtype == torch.float32 and tensor.nbytes > 4096:
+            raise torch.OutOfMemoryError("out of memory")
+        return tensor
+
+    with redirect_stderr(io.StringIO()) as reported, mock.patch.object(torch, "empty", limited):
+        _, left = trained(ddp, Path(path))
+    return left, reported.getvalue().splitlines()
 
 
 def compiled_outside(comm, path: str) -> int:

@@ -325,6 +325,24 @@ def test_the_recorded_iteration_is_predicted_if_it_is_slower_than_the_model(reco
     assert {model.job.unexplained_s for model in job_models} == {max(0.0, recorded_s - explained_s)}
 
 
+def test_the_unexplained_time_counts_as_computing_everywhere():
+    profile = profile_of()
+    profile["times"]["iteration"]["median_s"] = 1.0
+    job_models = job_advice.script_models(profile)
+    dense, job, here = job_models[0], job_models[0].job, job_models[0].job.here
+    iteration_s, exchange_s = dense.iteration_s(here), job_advice.exchange_s(job, here)
+    computing_s = job_advice.utilisation(dense, here) * iteration_s
+    assert job.unexplained_s > 0.5 * iteration_s
+    row = job_advice.local_steps_rows(job, here)[0]
+    assert row["steps"] == 1 and row["cycle_s"] == pytest.approx(computing_s + exchange_s)
+    used = job_advice.local_steps_utilisation(job, here, 1)
+    assert used == pytest.approx(computing_s / (computing_s + exchange_s))
+    text = advise._report(profile, job_models, here)
+    (bar,) = re.findall("^uncompressed +(#+-*) ", text, re.M)
+    assert bar.count("#") / len(bar) == pytest.approx(computing_s / iteration_s, abs=1 / advise.BAR)
+    assert f"An iteration computes for {advise.ms(computing_s)} ms." in text
+
+
 def test_what_a_hook_and_gloo_add_to_an_exchange():
     profile, there = profile_of(), Network(2, 1000, 5.0)
     job, sparse = job_advice.read_job(profile), profile["methods"][1]
@@ -400,6 +418,35 @@ def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
 
 
 @pytest.mark.parametrize(
+    ("kind", "dtype", "workers", "reason"),
+    [("single", "float32", 1, "a profile of one process"), ("horovod", "float32", 2, "a job of kind horovod"),
+     ("hsdp", "float32", 2, "a job of kind hsdp"), ("distributed", "float32", 2, "a job of kind distributed"),
+     ("ddp", "bfloat16", 2, "gradients that are not float32")],
+)  # fmt: skip
+def test_a_kind_of_job_that_was_not_checked_widens_the_interval_and_says_why(kind, dtype, workers, reason):
+    profile, there = profile_of(part_s=0.1, dtype=dtype, workers=workers), Network(2, 500)
+    profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
+    profile["job"] |= {"kind": kind, "ddp": profile["job"]["ddp"] if kind == "ddp" else None}
+    check(profile)
+    job_models = job_advice.models(profile)
+    factor, (text,) = job_advice.interval(job_models, there)
+    assert factor == SPEEDUP_FACTOR**2 and text.startswith(reason)
+    assert text in advise._report(profile, job_models, there)
+
+
+@pytest.mark.parametrize(
+    ("recorded_ms", "added_ms", "whole"), [(0.3, 4.9, ""), (5.2, 0, ""), (30, 0, "30"), (4, 3, "7")]
+)
+def test_the_latency_of_the_recorded_network_counts(recorded_ms, added_ms, whole):
+    profile, there = profile_of(part_s=0.1), Network(2, 500, added_ms)
+    for row in profile["network"]:
+        row["seconds"] += 2e-3 * recorded_ms  # a round trip
+    profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
+    _, reasons = job_advice.interval(job_advice.models(profile), there)
+    assert reasons == ([f"{whole} ms of latency, where 0 to 5 were checked"] if whole else [])
+
+
+@pytest.mark.parametrize(
     ("device", "threads", "machine", "shared"),
     [("cpu", 1, {"cores": 2, "workers": 2}, True), ("cpu", 4, {"cores": 8, "workers": 2}, True),
      ("cpu", 1, {"cores": 3, "workers": 2}, False), ("cpu", 2, {"cores": 2, "workers": 1}, False),
@@ -453,7 +500,8 @@ def test_passes_that_all_exchange_are_named_and_widen_the_interval(passes, excha
     check(profile)
     job_models = job_advice.models(profile)
     text, (factor, reasons) = advise._report(profile, job_models, there), job_advice.interval(job_models, there)
-    assert (warned in text and factor > SPEEDUP_FACTOR) if warned else (not reasons and "Warning" not in text)
+    assert warned in text and any("passes" in reason for reason in reasons) == bool(warned)
+    assert (factor > SPEEDUP_FACTOR) == ("Warning" in text) == bool(warned or kind != "ddp")
     assert ("30 steps of 2 passes" in text) == (passes == 2)
 
 

@@ -11,6 +11,7 @@ import warnings
 from contextlib import nullcontext
 from functools import partial
 from statistics import median_low
+from types import SimpleNamespace
 from unittest import mock
 
 import jsonschema
@@ -18,7 +19,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from probe_parts import compiled_outside, ddp_settings, exchanges_of, hybrid, plain, refusals, trained, with_and_without
+from probe_parts import (
+    compiled_outside,
+    ddp_settings,
+    exchanges_of,
+    hybrid,
+    plain,
+    refusals,
+    short_of_memory,
+    trained,
+    with_and_without,
+)
 from support import PATIENCE_S, ROOT, examples, horovod_is_slow
 from world import World
 
@@ -108,6 +119,23 @@ def test_a_closure_is_not_the_optimizers_work(tmp_path, named):
 
 
 @pytest.mark.unit
+def test_a_skipped_optimizer_step_does_not_count_as_accumulation(tmp_path):
+    """GradScaler skips the optimizer's step if a gradient is not finite."""
+    model, optimizer = plain(torch.nn.Linear(2, 1))
+    model.require_backward_grad_sync = True  # as DistributedDataParallel
+    recorder = Recorder(model, optimizer, tmp_path / "profile.json", 5, ["cast"])
+    recorder.start()
+    for number in range(8):
+        model(torch.ones(4, 2)).sum().backward()
+        if number != 4:
+            optimizer.step()
+    recorder.remove_hooks()
+    assert sorted(len(row["step"].passes) for row in recorder._recorded) == [1, 1, 1, 1, 2]
+    job = recorder._job("ddp")
+    assert (job["passes"], job["exchanges"]) == (1, 1)
+
+
+@pytest.mark.unit
 def test_autocast_around_the_forward_pass_does_not_change_the_methods(tmp_path):
     model, optimizer = plain(torch.nn.Linear(20, 10))
     with record(model, optimizer, tmp_path / "profile.json", steps=1, methods=["powersgd"]):
@@ -182,6 +210,31 @@ def test_the_probe_reports_what_it_does_and_what_it_cannot_measure(tmp_path, cap
     assert second == f"record: methods: diloco is not measured: {mirror.LOCAL_STEPS}"
     assert last.startswith(f"record: {path} is written: 3 of 3 steps recorded, 3 methods measured; fewer than 10 steps")
     assert {row["name"] for row in load(path)["methods"]} == {"cast", "topk", "lossless"}
+
+
+@pytest.mark.unit
+def test_too_little_memory_ends_no_training(tmp_path, capsys):
+    path = tmp_path / "profile.json"
+    model, optimizer = plain(torch.nn.Linear(3, 5))
+    full = mock.patch.object(torch, "randn", side_effect=torch.OutOfMemoryError("out of memory"))
+    with full, record(model, optimizer, path, steps=3, methods=["topk"]):
+        train(model, optimizer, 6)
+    found = load(path)
+    assert found["selection"] == found["methods"] == [] and found["left_out"]["topk"].endswith("out of memory")
+    assert "record: selection from 20 entries is not measured: a worker has too little memory" in reported(capsys)
+
+
+@pytest.mark.engine
+def test_sizes_for_which_one_rank_has_too_little_memory_are_left_out_on_all(worlds, tmp_path):
+    path = tmp_path / "profile.json"
+    (left, lines), other = worlds("torch_dist").run(short_of_memory, str(path))
+    assert left == 0 and other == (0, [])
+    network = load(path)["network"]
+    assert {row["operation"]: row["bytes"] for row in network} == {
+        "all-reduce": 4096, "all-gather": 4096, "message": 4096
+    }  # fmt: skip
+    for operation in ("all-reduce", "all-gather", "message"):
+        assert f"record: {operation} of 65536 bytes or more is not measured: a worker has too little memory" in lines
 
 
 @pytest.mark.unit
@@ -298,6 +351,37 @@ def test_only_interfaces_that_tell_their_rate_are_recorded(tmp_path):
         if speed:
             (tmp_path / name / "speed").write_text(speed)
     assert process_group._interfaces(tmp_path) == [{"name": "eth1", "mbit": 25000}]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [({"cpu.max": "150000 100000\n"}, 1.5), ({"cpu.max": "max 100000\n"}, 64), ({}, 64),
+     ({"cpu/cpu.cfs_quota_us": "50000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 0.5),
+     ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64)],
+    ids=["version 2", "version 2 without quota", "no cgroup", "version 1", "version 1 without quota"],
+)  # fmt: skip
+def test_the_quota_of_a_container_limits_its_cores(tmp_path, monkeypatch, files, cores):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(process_group, "CGROUP", tmp_path)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(64))
+    machine = process_group.machine(None)
+    assert machine["cores"] == math.ceil(cores) and process_group.own_cores(machine) == cores
+    assert process_group.own_cores(machine | {"workers": 4}) == cores / 4
+
+
+@pytest.mark.unit
+def test_a_container_with_a_quota_is_a_machine_of_its_own(tmp_path, monkeypatch):
+    names = []
+    comm = SimpleNamespace(device=torch.device("cpu"), allgather=lambda own: names.append(int(own)) or [own, own + 1])
+    monkeypatch.setattr(process_group, "CGROUP", tmp_path)
+    for quota in ("100000", "max"):
+        (tmp_path / "cpu.max").write_text(f"{quota} 100000\n")
+        assert process_group.machine(comm)["workers"] == 1
+    assert names[0] != names[1]
 
 
 @pytest.mark.unit

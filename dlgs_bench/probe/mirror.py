@@ -330,6 +330,8 @@ def _sampled(
             try:
                 row, seconds = sample(make(), of_bucket, workers)
             except torch.OutOfMemoryError:
+                if not samples:
+                    raise
                 return samples
             samples.append(row)
             took_s += seconds
@@ -400,9 +402,13 @@ def _turn_of_rank_0(step: int, cycle: int, workers: int) -> int:
 def selection_rows(sizes: Sequence[int], marks: Marks, device: torch.device) -> list[dict]:
     """The time to select 1 % of the entries, by each implementation, and to round all entries to 16 bits and back.
 
-    ``sizes``: the numbers of entries for which this is measured.
+    ``sizes``: the numbers of entries for which this is measured, except those for which memory is too small.
     """
-    return [row for entries in sizes for row in _selection_rows(entries, marks, device)]
+    rows = []
+    for entries in sizes:
+        with suppress(torch.OutOfMemoryError):
+            rows += _selection_rows(entries, marks, device)
+    return rows
 
 
 def _selection_rows(entries: int, marks: Marks, device: torch.device) -> list[dict]:

@@ -1,5 +1,6 @@
 """Measures the job's process group, between two steps."""
 
+import math
 import os
 import platform
 import sys
@@ -25,6 +26,7 @@ from dlgs_bench.timemodel.job_profile import OPERATIONS
 SIZES = (4, 2**12, 2**16, 2**20, 2**23, 2**25)  # bytes of one worker's tensor
 MOST_GATHERED = 2**28  # bytes of all workers' tensors together
 REPEATS, LIMIT_S = 3, 5.0  # sizes that are expected to take longer are not measured
+CGROUP = Path("/sys/fs/cgroup")  # in a container, its own control group
 
 
 def job_group(
@@ -75,12 +77,16 @@ def ddp_settings(model: DistributedDataParallel) -> dict[str, int]:
 def machine(comm: Communicator | None, shards: DeviceMesh | None = None) -> dict[str, Any]:
     """The cores of this machine, the number of the job's processes on it, and its network interfaces.
 
+    A container with a quota of processor time counts as a machine of its own.
     ``shards``: of a job with hybrid sharding, whose replicas ``comm`` connects.
     """
     workers = 1
     if comm is not None:
         running = Path("/proc/sys/kernel/random/boot_id")  # the same in all containers of a machine
         name = running.read_text(encoding="ascii") if running.exists() else platform.node()
+        if math.isfinite(_quota_cores()):
+            with suppress(OSError):  # kernels before 4.6 have no namespace of control groups
+                name += str(Path("/proc/self/ns/cgroup").readlink())
         own = torch.tensor([zlib.crc32(name.encode())], device=comm.device)
         names = torch.cat(comm.allgather(own))
         if shards is not None:
@@ -88,13 +94,30 @@ def machine(comm: Communicator | None, shards: DeviceMesh | None = None) -> dict
             dist.all_gather(every, names, group=shards.get_group())
             names = torch.cat(every)
         workers = int((names == own).sum())
-    return {"cores": os.cpu_count() or 1, "workers": workers, "interfaces": _interfaces()}
+    return {"cores": math.ceil(_cores()), "workers": workers, "interfaces": _interfaces()}
 
 
 def own_cores(machine: dict[str, Any]) -> float:
     """The cores that this process may use, if the workers of its machine share them equally."""
-    shared = machine["cores"] / machine["workers"]
+    shared = _cores() / machine["workers"]
     return min(shared, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else shared
+
+
+def _cores() -> float:
+    """The cores that all processes of this machine or container may use together."""
+    return min(os.cpu_count() or 1, _quota_cores())
+
+
+def _quota_cores() -> float:
+    """The cores that the container's quota of processor time allows; infinite without a quota."""
+    with suppress(OSError, ValueError):  # version 2 of control groups; without a quota, the first word is "max"
+        quota_us, period_us = map(int, (CGROUP / "cpu.max").read_text(encoding="ascii").split())
+        return quota_us / period_us
+    with suppress(OSError, ValueError):  # version 1; without a quota, it is -1
+        files = (CGROUP / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period"))
+        quota_us, period_us = (int(file.read_text(encoding="ascii")) for file in files)
+        return quota_us / period_us if quota_us > 0 else math.inf
+    return math.inf
 
 
 def _interfaces(folder: Path = Path("/sys/class/net")) -> list[dict[str, Any]] | None:
@@ -111,14 +134,21 @@ def _interfaces(folder: Path = Path("/sys/class/net")) -> list[dict[str, Any]] |
     return interfaces or None
 
 
-def measure(comm: Communicator, marks: Marks) -> list[dict]:
-    """Seconds of each operation on the slowest rank, by the bytes of one worker's tensor."""
-    rows = []
+def measure(comm: Communicator, marks: Marks) -> tuple[list[dict], dict[str, int]]:
+    """Seconds of each operation on the slowest rank, by the bytes of one worker's tensor.
+
+    Also return, for each operation that a rank has too little memory for, from which size on it is not measured.
+    """
+    rows, too_large = [], {}
     for operation in OPERATIONS:
         expected_s = 0.0
         for size in SIZES:
             largest = operation == "all-gather" and size * comm.world_size > MOST_GATHERED
             if largest or expected_s > LIMIT_S:
+                break
+            marks.empty_caches()  # it takes memory, too
+            if not _all_can_allocate(comm, operation, size):
+                too_large[operation] = size
                 break
             tensor = torch.zeros(size // 4, device=comm.device)
             _slowest(comm, operation, tensor, marks)  # the first call sets up connections
@@ -127,7 +157,21 @@ def measure(comm: Communicator, marks: Marks) -> list[dict]:
             rows.append({"operation": operation, "workers": comm.world_size, "bytes": size, "seconds": seconds,
                          "processor_s": processor_s})  # fmt: skip
             expected_s = seconds * 8
-    return rows
+    return rows, too_large
+
+
+def _all_can_allocate(comm: Communicator, operation: str, size: int) -> bool:
+    """Whether every rank has memory for the tensors of an operation. A rank that failed in it would stop all others.
+
+    ``size``: bytes of one worker's tensor.
+    """
+    tensors = {"all-reduce": 1, "all-gather": comm.world_size + 1, "message": 2}[operation]
+    lacks = torch.zeros(1, device=comm.device)
+    try:
+        [torch.empty(size // 4, device=comm.device) for _ in range(tensors)]
+    except RuntimeError:  # torch.OutOfMemoryError on a GPU
+        lacks += 1
+    return not comm.start_max(lacks).wait().item()
 
 
 def _slowest(comm: Communicator, operation: str, tensor: torch.Tensor, marks: Marks) -> list[float]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import median, median_low
 from typing import Any, cast
 
 import numpy as np
@@ -323,7 +323,7 @@ class Recorder:
                 _say(f"measuring {len(chosen)} methods{links}, which takes about {_rounded(expected_s)} s")
             shards = cast(DTensor, self._parameters[0]).device_mesh if self._replicas else None
             machine = process_group.machine(comm, shards)
-            rows = process_group.measure(comm, self._marks) if comm else []
+            rows, too_large = process_group.measure(comm, self._marks) if comm else ([], {})
             reordered = kind == "ddp" and order != sorted(order, reverse=True)
             not_float32 = any(self._local[index].dtype != torch.float32 for index in order)
             other_memory = not_float32 or kind in ("hsdp", "horovod")
@@ -336,7 +336,10 @@ class Recorder:
                 comm.stop_thread()
         job = self._job(kind) | {"ddp": ddp}
         if first:
-            self._report(job, failed | (left_out if self._methods else {}))
+            not_selected = set(sizes) - {row["entries"] for row in selection}
+            without_memory = [f"selection from {size} entries" for size in sorted(not_selected)]
+            without_memory += [f"{operation} of {size} bytes or more" for operation, size in too_large.items()]
+            self._report(job, failed | (left_out if self._methods else {}), without_memory)
         busy = self._busy_cores()
         idle = None if busy is None else max(0.0, process_group.own_cores(machine) - busy)
         workers = comm.world_size if comm else 1
@@ -352,25 +355,29 @@ class Recorder:
         }  # fmt: skip
         return profile, first
 
-    def _report(self, job: dict, failed: dict[str, str]) -> None:
+    def _report(self, job: dict, failed: dict[str, str], without_memory: list[str]) -> None:
         """Report what the profile lacks. ``failed``: method -> why it was not measured."""
         if job["exchanges"] > 1:
             _say(f"{job['exchanges']} of {job['passes']} passes of a step exchange gradients, but {ONE_EXCHANGE}")
         for name, reason in failed.items():
             _say(f"methods: {name} is not measured: {reason}")
+        for what in without_memory:
+            _say(f"{what} is not measured: a worker has too little memory")
 
     def _exchanges_of_a_step(self) -> int:
-        """How many passes of a step exchange gradients: with DistributedDataParallel, each pass outside ``no_sync``.
+        """How many passes of the median step exchange gradients.
 
+        With DistributedDataParallel, each pass outside ``no_sync`` does.
         Horovod's optimizer exchanges once per step, whatever its ``backward_passes_per_step``.
         """
-        return max([1, *(count for row in self._recorded for count in row["step"].exchanges.values())])
+        return max(1, median_low(max(row["step"].exchanges.values(), default=1) for row in self._recorded))
 
     def _job(self, kind: str) -> dict:
         """The entries of the profile's ``job`` that the network does not change. ``kind``: as from ``job_group``."""
         return {
             "steps": len(self._recorded),
-            "passes": max(len(row["step"].passes) for row in self._recorded),
+            # The median: if GradScaler skips an optimizer step, two steps are recorded as one.
+            "passes": median_low(len(row["step"].passes) for row in self._recorded),
             "exchanges": self._exchanges_of_a_step() if kind in ("ddp", "hsdp") else 1,
             "kind": kind,
             "device": self._device.type, "device_name": _device_name(self._device),

@@ -13,12 +13,17 @@ TIED = 1.17
 CHECKED = {"workers": (2, 4), "Mb/s": (100, 1000), "ms of latency": (0, 5), "s per iteration": (0.07, 2.7)}
 
 
-def outside_checked(there: Network, iteration_s: float) -> list[str]:
-    """Why a prediction lies outside the checked range: one text per quantity; an empty list if it lies inside."""
+def outside_checked(there: Network, iteration_s: float, node_speed: float = 1.0) -> list[str]:
+    """Why a prediction lies outside the checked range: one text per quantity; an empty list if it lies inside.
+
+    ``node_speed``: the speed of a node divided by the speed of the machine that was calibrated.
+    """
     reasons = []
     values = (there.workers, there.rate_mbit, there.latency_ms, iteration_s)
     for (unit, (low, high)), value in zip(CHECKED.items(), values, strict=True):
         if not low <= value <= high:
             shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
             reasons.append(f"{shown} {unit}, where {low:g} to {high:g} were checked")
+    if node_speed != 1:
+        reasons.append(f"nodes {node_speed:.3g} times as fast as this machine, where equally fast nodes were checked")
     return reasons

@@ -63,6 +63,7 @@ class Job:
     delays computing, 1 if no core is idle.
     ``passes``, ``exchanges``: of a step: forward and backward passes, and how many of them exchanged gradients; None if
     the profile is too old to contain it.
+    ``kind``: as in the profile.
     """
 
     shapes: list[list[int]]
@@ -81,6 +82,7 @@ class Job:
     delays: float = 0.0
     passes: int = 1
     exchanges: int | None = 1
+    kind: str = "ddp"
 
     @property
     def sizes(self) -> list[int]:
@@ -94,8 +96,8 @@ class Job:
 
     @property
     def alone_s(self) -> float:
-        """One iteration without communication."""
-        return self.forward_s + sum(self.backward_s) + self.rest_s
+        """One iteration without communication. The unexplained time counts as computing."""
+        return self.forward_s + sum(self.backward_s) + self.rest_s + self.unexplained_s
 
 
 def read_job(profile: dict, hooked: bool = False) -> Job:
@@ -138,6 +140,7 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         delays=0.0 if idle_cores is None else max(0.0, 1 - idle_cores),
         passes=profile["job"]["passes"],
         exchanges=profile["job"]["exchanges"] if profile["job"]["kind"] in ("ddp", "hsdp") else 1,
+        kind=profile["job"]["kind"],
     )
     if job.alone_s < LEAST_S:
         raise ValueError(f"times: computing takes {job.alone_s:g} s; record the profile again")
@@ -460,7 +463,8 @@ def script_models(
 
     Uncompressed has the best value of ``bucket_cap_mb``. The second model, ``SCRIPT``, has the value of the script.
     Methods have this value too, and run in a ``DDPHook``. The part of the recorded iteration that the time model does
-    not explain, such as copies of gradients and waiting for the slowest worker, is added to every prediction.
+    not explain, such as copies of gradients and waiting for the slowest worker, counts as computing in every
+    prediction.
 
     ``slowdown``: by which computing, but no exchange, is made slower; selection too, if the script uses
     DistributedDataParallel. ``rehearsed``: workers wait instead of computing, so the slowdown is not for selection, and
@@ -513,8 +517,8 @@ def _chosen(profile: dict, names: Sequence[str] | None) -> list[dict]:
 
 
 def utilisation(model: JobModel, there: Network) -> float:
-    """The part of an iteration in which the job computes, from 0 to 1. The unexplained time counts as computing."""
-    return (model.job.alone_s + model.job.unexplained_s) / model.iteration_s(there)
+    """The part of an iteration in which the job computes, from 0 to 1."""
+    return model.job.alone_s / model.iteration_s(there)
 
 
 def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> float:
@@ -522,7 +526,7 @@ def needed_mbit(model: JobModel, there: Network, least: float = REACHED) -> floa
 
     0 if every rate is enough, infinite if none is. ``there``: workers and latency; its rate is not used.
     """
-    return iterations.needed_mbit(model.job.alone_s + model.job.unexplained_s, model.iteration_s, there, least)
+    return iterations.needed_mbit(model.job.alone_s, model.iteration_s, there, least)
 
 
 def exchange_s(job: Job, there: Network) -> float:
@@ -568,8 +572,8 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
     """
     dense = job_models[0]
     job = dense.job
-    reasons = ["on a GPU nothing was checked"] if job.device == "cuda" else []
-    reasons += outside_checked(there, dense.iteration_s(there)) + _more_exchanges(job)
+    whole = replace(there, latency_ms=there.latency_ms + _recorded_latency_ms(job))
+    reasons = _unchecked(job) + outside_checked(whole, dense.iteration_s(there)) + _more_exchanges(job)
     factor = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR
     if job.here.workers > 1 and job.recorded_s > 0:
         own_s = explained_s(job_models)
@@ -578,6 +582,26 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
             reasons.append(f"the recorded iteration differs from the time model by a factor of {off:.2f}")
         factor = max(factor, off)
     return factor, reasons
+
+
+def _recorded_latency_ms(job: Job) -> int:
+    """The latency of the recorded network in whole milliseconds, which is half the time of the smallest message.
+
+    The fraction is left out: without latency, a message takes 0.3 to 1.8 ms of processing on the checked machines.
+    """
+    return math.floor(1e3 * job.operations["message"].seconds[0] / 2)
+
+
+def _unchecked(job: Job) -> list[str]:
+    """Why predictions from jobs of this kind were not checked. They were checked from float32 jobs with DDP on CPUs."""
+    reasons = ["on a GPU nothing was checked"] if job.device == "cuda" else []
+    if job.here.workers == 1:
+        reasons.append("a profile of one process, where profiles of several workers were checked")
+    elif job.kind != "ddp":
+        reasons.append(f"a job of kind {job.kind}, where DistributedDataParallel was checked")
+    if job.words != 1:
+        reasons.append("gradients that are not float32, where float32 was checked")
+    return reasons
 
 
 def _more_exchanges(job: Job) -> list[str]:

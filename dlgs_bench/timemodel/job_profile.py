@@ -56,7 +56,7 @@ SCHEMA = {
     version={"const": VERSION},
     job=_object(
         steps=_COUNT,  # iterations recorded
-        passes=_COUNT,  # forward and backward passes before each optimizer step
+        passes=_COUNT,  # forward and backward passes before the median optimizer step
         # "hsdp": hybrid sharding. The parameters belong to one shard, and the workers are its replicas.
         kind={"enum": ["ddp", "hsdp", "horovod", "distributed", "single"]},
         backend=_TEXT,
@@ -74,10 +74,11 @@ SCHEMA = {
                 {"type": "null"},
             ]
         },
-        # The passes of a step that exchanged gradients. 1 if the job has one process. null in older profiles.
+        # The passes of the median step that exchanged gradients. 1 if the job has one process. null in older profiles.
         exchanges={"anyOf": [_COUNT, {"type": "null"}]},
         # The cores of the machine of rank 0, the number of workers on it, and the rates of its network interfaces in
-        # Mb/s; null if the machine does not tell them, and in older profiles.
+        # Mb/s; null if the machine does not tell them, and in older profiles. A container with a quota of processor
+        # time counts as a machine, and the quota limits its cores.
         machine={
             "anyOf": [
                 _object(

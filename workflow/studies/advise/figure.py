@@ -37,7 +37,7 @@ def draw(axes: Axes, here: list[Projection], names: Names, there: Network, slowd
         return np.array([iterations.fastest_s(projection, one, slowdown) for one in networks])
 
     dense = next(seconds(projection) for projection in here if projection.spec.scheme.method == "none")
-    outside = [bool(outside_checked(one, dense_s)) for one, dense_s in zip(networks, dense, strict=True)]
+    outside = [bool(outside_checked(one, dense_s, slowdown)) for one, dense_s in zip(networks, dense, strict=True)]
     off = np.where(outside, factor**2, factor)
     axes.fill_between(rates, 1 / off, off, step="mid", color="0.9", linewidth=0, zorder=0)
     ratios = sorted({projection.spec.ratio for projection in here if projection.spec.ratio})

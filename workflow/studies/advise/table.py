@@ -23,7 +23,7 @@ from dlgs_bench.timemodel.predict import Calibrations
 from dlgs_bench.timemodel.slowdown import slowdowns
 from dlgs_bench.topology import TOPOLOGIES
 
-LEAST_LIKELY_S = 0.005  # of an iteration, since a GPU takes milliseconds to start a model's kernels
+LEAST_LIKELY_S = 0.005  # of computing, since a GPU takes milliseconds to start a model's kernels
 LIMITS = {
     "selection": "selecting entries",
     "link": "the bytes on the links",
@@ -57,7 +57,8 @@ def predict(snakemake: Script) -> pd.DataFrame:
                     f"local_steps_{100 * least:.0f}": iterations.local_steps(way.alone_s, exchange_s, least)
                     for least in iterations.UTILISATIONS
                 }
-            outside = "; ".join(outside_checked(there, row["iteration_s"]))
+            row["computing_s"] = way.computing_s / slowdown
+            outside = "; ".join(outside_checked(there, row["iteration_s"], slowdown))
             rows.append(metadata | {"collective": way.collective, "outside": outside} | row)
     table, factor = pd.DataFrame(rows), advice.margin(checked)
     try:
@@ -94,10 +95,10 @@ def _sentence(row: pd.Series, names: Names, topology: str) -> str:
     said += f" What limits it is {LIMITS[row['limit']]}."
     if row["outside"]:
         said += f" Warning: the estimate is less reliable than where it was checked: {row['outside']}."
-    if row["iteration_s"] < LEAST_LIKELY_S:
+    if row["computing_s"] < LEAST_LIKELY_S:
         said += (
-            f" An iteration below {LEAST_LIKELY_S * 1e3:g} ms is doubtful: measure it on a node, and set "
-            "testbed.nodes.computation_ms."
+            f" Computing takes {tables.number(row['computing_s'] * 1e3)} ms there, and less than "
+            f"{LEAST_LIKELY_S * 1e3:g} ms is doubtful: measure it on a node, and set testbed.nodes.computation_ms."
         )
     return said
 
