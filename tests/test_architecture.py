@@ -66,7 +66,7 @@ MAY_IMPORT = {
         "training": "atomic_file buckets comm data engines errors exchange fingerprint launch plugins spec stats "
         "testbed timemodel topology",
         "hooks": "buckets comm errors exchange plugins topology",
-        "probe": "atomic_file buckets comm errors exchange hooks plugins stats timemodel topology",
+        "probe": "atomic_file buckets comm engines errors exchange hooks plugins stats timemodel topology",
         "looks": "",
         "figure_file": "atomic_file",
         "advise": "errors figure_file looks timemodel",
