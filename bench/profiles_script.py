@@ -247,18 +247,22 @@ def keep_overhead(path: Path, pairs: int, until: float) -> None:
 
 
 def timed(script: Script, block: int = 0, inside=None) -> float:
-    """Seconds of an iteration on the slowest rank, amortised over the method's cycle, in block 0, 1, ..."""
+    """Seconds of an iteration on the slowest rank, amortised over the method's cycle, in block 0, 1, ...
+
+    The ranks begin each step together. Otherwise a rank that ended the step before early would have a longer step, so a
+    method that is timed in several steps would seem slower than a method that is timed in one.
+    """
     method = script.method
     steps = timed_steps(method, 1)
     if script.hook is not None:
         script.hook.step = block * method.cycle  # each block has the first steps of a cycle
     with inside or nullcontext():
-        dist.barrier()
-        stamps = [time.perf_counter()]
-        for _ in steps:
+        seconds = torch.zeros(len(steps), dtype=torch.float64)
+        for number in range(len(steps)):
+            dist.barrier()
+            began = time.perf_counter()
             script.step()
-            stamps.append(time.perf_counter())
-    seconds = torch.tensor(stamps, dtype=torch.float64).diff()
+            seconds[number] = time.perf_counter() - began
     dist.all_reduce(seconds, dist.ReduceOp.MAX)
     return over_cycle(method, steps, seconds.tolist())
 

@@ -369,7 +369,8 @@ def observed(comm, code: str, folder: str) -> dict:
     rank = comm.rank
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rep", "shard"))
     found: dict = {"mistakes": errors(mesh, rank), "accumulated": accumulated(mesh, rank)}
-    exact = {"none": {}, "topk": {"ratio": 1.0}}
+    exact = {"none": {}, "topk": {"ratio": 1.0}, "cltk": {"ratio": 1.0}, "hard_threshold": {"threshold": 0.0}}
+    exact |= {"lossless": {}, "powersgd": {"rank": 1_000_000}}
     found["exact"] = {}
     for method, options in exact.items():
         model, optimizer, _ = hooked(mesh, method, **options)

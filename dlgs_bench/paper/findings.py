@@ -155,8 +155,9 @@ def to_gain(tables: dict[str, pd.DataFrame], names: Names) -> str:
     waited = listed([f"{waits[model]:.2f} s on {names.model(model)}" for model in models])
     bounds = listed([f"{faster[model]:.1f} times as fast on {names.model(model)}" for model in models])
     return (
-        f"For each second of computing, uncompressed waits for communication after backward: {waited}. Communication "
-        f"also slows the computing that it overlaps with. An iteration that only computes would be {bounds}."
+        "For each second of computing, uncompressed waits for communication after backward, in the median block: "
+        f"{waited}. Communication also slows the computing that it overlaps with. An iteration that only computes "
+        f"would be {bounds}."
     )
 
 
