@@ -52,7 +52,7 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
         quiet = here[here["disturbed"].isna()]
         best, gains = best_of(here if quiet.empty else quiet)
         row = best.to_dict() | {"pays": DISTURBED if quiet.empty else verdict(best, gains)}
-        row["as_fast"] = as_fast(over, repeats, best, quiet, names) if gains else ""
+        row |= {"gains": gains, "as_fast": as_fast(over, repeats, best, quiet, names) if gains else ""}
         ratio = against_16_bits(over, repeats, best) or Estimate(math.nan, math.nan, math.nan, enough=False)
         rows.append(row | {"against_16": ratio.value, "against_16_low": ratio.low, "against_16_high": ratio.high})
     return pd.DataFrame(rows)
@@ -124,12 +124,12 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
         {
             "Model": f"{names.model(row['model'])}, batch {row['batch']:g}",
             "Pays": row["pays"],
-            "Best method": label(row, names),
+            "Best method": label(row, names) if row["gains"] else f"none (largest: {label(row, names)})",
             "Not significantly slower": row["as_fast"],
             "Speed-up": tables.spread(row, "speedup"),
             "Over sessions": sessions.cell(row),
             "Against 16 bits": "" if pd.isna(row["against_16"]) else tables.spread(row, "against_16"),
-            "Gains 10 % below (Gb/s)": rate_words(row["break_even_mbit"]),
+            "Predicted: gains 10 % below (Gb/s)": rate_words(row["break_even_mbit"]),
             "Training accuracy": accuracy_words(row),
             "n": row["blocks"],
         }
