@@ -144,6 +144,23 @@ def test_latency_is_added_to_an_exchange_whatever_its_size(recorded, workers, la
             assert more_s == pytest.approx(2e-3 * latency_ms * (waits + more), rel=0.01, abs=off_s)
 
 
+@pytest.mark.parametrize(("backend", "latency_ms"), [("gloo", 5.0), ("gloo", 0.0), ("nccl", 5.0)])
+def test_two_sums_of_gloo_wait_for_latency_at_the_same_time(backend, latency_ms):
+    """Nothing is lost, no more than the waits is overlapped, and no more than one of two sums."""
+    profile = profile_of()
+    profile["job"]["backend"] = backend
+    model, there = job_advice.models(profile)[0], Network(4, 500, latency_ms)
+    costs, words = (
+        model.costs(there),
+        np.array([2.0**power for power in range(4, 40) if 2**power < sum(model.job.sizes)]),
+    )
+    whole_s = job_advice.projected(model.job, there)["all-reduce"](words)
+    assert costs.communicate(words) + costs.latency(words) == pytest.approx(whole_s, rel=1e-3)
+    waits_s = 2e-3 * latency_ms * np.array([6 + job_advice._more_waits(each, 4) for each in words])
+    overlapped_s = np.minimum(waits_s, whole_s / 2) if backend == "gloo" else np.zeros_like(words)
+    assert costs.latency(words) == pytest.approx(overlapped_s, rel=0.05, abs=1e-6)
+
+
 @pytest.mark.parametrize(("workers", "rate_mbit"), [(2, 1000.0), (2, 100.0), (8, 5000.0), (64, 25.0)])
 def test_an_all_reduce_costs_elsewhere_what_it_would_be_measured_to_cost(workers, rate_mbit):
     here, there = (

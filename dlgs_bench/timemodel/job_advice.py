@@ -334,15 +334,24 @@ class JobModel:
         if self.job.delays:
             delay_s = self.job.delays * self._exchanged_s(_processors(self.job, there.workers), there.workers)
         grid = tuple(entries.tolist())
-        flag_s = float(operations["all-reduce"](1.0)) if self.hooked else 0.0
+        after_s = np.full_like(entries, float(operations["all-reduce"](1.0)) if self.hooked else 0.0)
+        if not self._method and self.job.backend == "gloo":
+            overlapped_s = self._overlapped_s(sent_s, there)
+            sent_s, after_s = sent_s - overlapped_s, after_s + overlapped_s
         return Costs(
             self.job.forward_s + self._buffers_s(operations),
             self.job.backward_s,
             Curve(grid, tuple(sparsify_s.tolist())),
             Curve(grid, tuple(sent_s.tolist())),
-            Curve(grid, (flag_s,) * len(grid)),
+            Curve(grid, tuple(after_s.tolist())),
             interference=Curve(grid, tuple(delay_s.tolist())),
         )
+
+    def _overlapped_s(self, sent_s: np.ndarray, there: Network) -> np.ndarray:
+        """The part of each sum's waits for latency in which Gloo makes the next sum: it has two threads."""
+        words, rounds = self._grid * self.job.words, 2 * (there.workers - 1)
+        waits = np.array([rounds + _more_waits(each, there.workers) for each in words])  # round trips
+        return np.minimum(2e-3 * there.latency_ms * waits, sent_s / 2)
 
     def _exchanged_s(self, operations: dict[str, Curve], workers: int) -> np.ndarray:
         """Seconds of the operations of one exchange, for each bucket in the grid."""
