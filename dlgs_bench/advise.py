@@ -335,8 +335,8 @@ def _unknown(dense: JobModel, there: Network) -> str:
     facts = [
         f"the interval: the factor of {SPEEDUP_FACTOR} held for 9 of 10 speed-ups that the same time model predicted "
         "from calibrations on CPUs (n = 50). In a check of profiles (6 jobs with 2 workers on one CPU machine, n = 1 "
-        "to 16 blocks), iterations differed by 7 % in the median and by 23 % at most. The first choice was within 5 % "
-        "of the fastest method in 19 of 24 cases. In an earlier check on a slower machine (n = 1 to 5 blocks), "
+        "to 16 blocks), iterations differed by 4 % in the median and by 27 % at most. The first choice was within 5 % "
+        "of the fastest method in 24 of 24 cases. In an earlier check on a slower machine (n = 1 to 5 blocks), "
         "iterations differed by 6 % in the median and by 53 % at most, and the first choice was within 5 % of the "
         "fastest method in 16 of 24 cases",
         "accuracy: whether a method reaches the same accuracy in the same number of steps",

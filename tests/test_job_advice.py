@@ -324,7 +324,9 @@ def test_the_script_is_predicted_with_its_own_buckets():
     assert script.name == job_advice.SCRIPT and script.plans == [[(0, 1), (1, 3), (3, 4)]]
     assert half.plans == [[(0, 2), (2, 4)]]
     assert dense.iteration_s(here) <= script.iteration_s(here)
-    slow = Network(2, 1000, 100.0)  # the fewest buckets are the best
+    slow = Network(2, 1000, 100.0)  # the fewest buckets are the best, if sums wait one after the other
+    profile["job"]["backend"] = "nccl"
+    dense, script, *_ = job_advice.script_models(profile)
     assert job_advice.bucket_mib([dense, script], slow) == 4
     profile["job"]["ddp"]["bucket_bytes"] = profile["job"]["ddp"]["first_bucket_bytes"] = 10**9
     job_models = job_advice.script_models(profile)

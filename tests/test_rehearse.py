@@ -73,7 +73,8 @@ def test_what_is_rehearsed_takes_as_long_as_the_advice_says(slowdown):
         sizes = [math.prod(shape) for shape in method["shapes"]]
         took_s = schedule(sizes, costs, method["plan"]).iteration_s + request["rest_s"]
         assert took_s == pytest.approx(advised[method["row"]])
-        assert (costs.latency(1.0) > 0) == method["hooked"] == (method["name"] != "none")
+        assert method["hooked"] == (method["name"] != "none")
+        assert costs.latency(1.0) > 0  # the flag of a hook, or what Gloo's sums wait for together
         assert costs.sparsify == unslowed.costs(there).sparsify  # this machine selects as fast as ever
 
 
