@@ -507,7 +507,8 @@ def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
     text = report.figure("studies/servers/figure.py", "servers-figure", inputs)
     titles = (title for name, (title, *_) in VARIANTS.items() if name != "none")
     assert all(title in text for title in titles) and "workers and a server" in text
-    assert "computing alone (bound)" in text and text.count("time model") == 2
+    assert "computing alone (bound)" not in text  # it lies above the axis
+    assert text.count("time model") == 2
     assert text.count("ratio 0.01; server, weights") == len(report.runs.models)
 
 

@@ -49,7 +49,8 @@ def finish(axes: Axes, ticks: list[float], topology: Topology, bound: pd.Series)
                 bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8}, zorder=3,
             )  # fmt: skip
     axes.set_ylim(0, max(CEILING * 1.15, axes.get_ylim()[1]))
-    axes.plot(bound.index, bound, **style.BOUND)  # the axis stays: over slow links the bound is far above
+    if bound.min() < axes.get_ylim()[1]:  # over slow links, which decide the axis, the bound is far above
+        axes.plot(bound.index, bound, **style.BOUND)
     style.rate_axis(axes, ticks)
     axes.set_ylabel("speed-up against uncompressed")
     axes.grid(alpha=0.3)
