@@ -124,7 +124,7 @@ def test_what_uncompressed_waits_for_is_the_number_of_the_claim():
     (sentence,) = (s for s in said(cell()) if "waits for communication" in s)
     compared = claims.compare(cell(), accuracy_runs())
     (value,) = compared.loc[compared["statement"].str.startswith("Uncompressed communication"), "value"]
-    assert value == pytest.approx(2) and f"after backward: {value:.2f} s on VGG16." in sentence
+    assert value == pytest.approx(2) and f"in the median block: {value:.2f} s on VGG16." in sentence
     # the shortest computing is 0.3 of DLGS's second, uncompressed takes 4 s
     assert sentence.endswith("An iteration that only computes would be 13.3 times as fast on VGG16.")
 
