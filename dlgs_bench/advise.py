@@ -112,7 +112,7 @@ def _number(text: str, expected: str, least: float) -> float:
 
 
 def _rate(text: str) -> float:
-    return _number(text, "a rate from 1e-6 to 1e9", 1e-6)
+    return _number(text, "a rate from 1e-6 to 1e9, without a unit, such as 10000", 1e-6)
 
 
 def _speedup(text: str) -> float:

@@ -687,8 +687,8 @@ BAD_PROFILES = {
         lambda profile: json.dumps(profile | {"version": 2, "job": profile["job"] | {"ddp": None}}),  # and no machine
         "job.ddp: None is not valid for a job of kind ddp",
     ),
-    "NaN": (changed("times", "backward", median_s=math.nan), "NaN is not a number"),
-    "infinity": (changed("times", "backward", median_s=math.inf), "Infinity is not a number"),
+    "NaN": (changed("times", "backward", median_s=math.nan), "it contains NaN, which no probe writes; record it again"),
+    "infinity": (changed("times", "backward", median_s=math.inf), "it contains Infinity, which no probe writes"),
     "a number beyond floats": (GOOD.replace('"median_s": ', '"median_s": 1e999, "_": ', 1), "inf is not a finite"),
     "negative time": (changed("times", "forward", median_s=-0.1), "times.forward.median_s: -0.1 is less than 0"),
     "gradient before backward": (changed("parameters", 0, arrived_s=-1e-3), "parameters[0].arrived_s: -0.001 is less"),
@@ -790,7 +790,10 @@ def test_a_named_pipe_that_nobody_writes_to_is_one_line(capsys, tmp_path):
 
 def test_names_of_methods_may_have_spaces_around_them_and_a_misspelt_one_is_named(capsys):
     assert "PowerSGD" in answer(capsys, RECORDED, "--methods", " topk, powersgd ,topk")
-    assert "'tokp' is not in the profile (did you mean 'topk'?)" in refused(capsys, RECORDED, "--methods", "tokp")
+    for name in ("tokp", "Top-K"):  # tables show titles
+        said = refused(capsys, RECORDED, "--methods", name)
+        assert f"{name!r} is not in the profile (did you mean 'topk'?)" in said
+    assert "without a unit, such as 10000" in refused(capsys, RECORDED, "--link-mbit", "10G")
 
 
 def test_a_profile_of_one_process_needs_workers_and_a_rate(capsys, tmp_path):

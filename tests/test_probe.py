@@ -88,6 +88,14 @@ class Wrapped(torch.optim.Optimizer):
 
 
 @pytest.mark.unit
+def test_a_call_without_with_records_nothing_and_warns(tmp_path):
+    model, optimizer = plain(torch.nn.Linear(2, 2))
+    with pytest.warns(RuntimeWarning, match="nothing is recorded; write: with record"):
+        record(model, optimizer, tmp_path / "p.json")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.unit
 def test_a_wrapped_optimizer_is_recorded(tmp_path):
     model, optimizer = plain(torch.nn.Linear(2, 2))
     with record(model, Wrapped(optimizer), tmp_path / "profile.json", steps=2, methods=["topk"]):

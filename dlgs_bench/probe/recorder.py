@@ -7,8 +7,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -60,14 +60,7 @@ NO_REPLICAS = (
 WARM_UP = 2  # steps that are not recorded: DDP reorders its buckets after the first step
 
 
-@contextmanager
-def record(
-    model: nn.Module,
-    optimizer: Optimizer,
-    path: str | Path,
-    steps: int = 30,
-    methods: Sequence[str] | None = None,
-) -> Iterator[None]:
+class record:  # noqa: N801 - it is called like a function
     """Record a profile of the training inside the context, and write it to ``path`` on rank 0.
 
     Example: ``with record(model, optimizer, "profile.json"): train()``. The weights have the same bits as without
@@ -75,18 +68,39 @@ def record(
     the context, the process group and the compression methods are measured. All ranks must get there. This takes
     seconds to a few minutes. Rank 0 reports it on the standard error. ``methods``: names of the methods to measure, all
     if None. Nothing is written if the training raises an exception, or makes fewer than three steps. ValueError in one
-    line if the job cannot be recorded.
+    line if the job cannot be recorded. RuntimeWarning without ``with``.
     """
-    recorder = Recorder(model, optimizer, Path(path), steps, methods)
-    recorder.start()
-    try:
-        yield
-        recorder.finish()
-    except KeyboardInterrupt:
-        recorder.report_interruption()
-        raise
-    finally:
-        recorder.remove_hooks()
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        path: str | Path,
+        steps: int = 30,
+        methods: Sequence[str] | None = None,
+    ) -> None:
+        self._asked, self._entered = (model, optimizer, Path(path), steps, methods), False
+
+    def __enter__(self) -> None:
+        self._entered = True
+        self._recorder = Recorder(*self._asked)
+        self._recorder.start()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._recorder.finish()
+        except KeyboardInterrupt:
+            kind = KeyboardInterrupt
+            raise
+        finally:
+            if kind is KeyboardInterrupt:
+                self._recorder.report_interruption()
+            self._recorder.remove_hooks()
+
+    def __del__(self) -> None:
+        if not self._entered:
+            warnings.warn("record: nothing is recorded; write: with record(...): train()", RuntimeWarning, stacklevel=2)
 
 
 @dataclass

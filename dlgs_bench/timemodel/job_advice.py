@@ -518,10 +518,10 @@ def _chosen(profile: dict, names: Sequence[str] | None) -> list[dict]:
     for name in names or ():
         if name not in recorded and name != UNCOMPRESSED:
             why = profile["left_out"].get(name)
+            titled = {method["title"].casefold(): method["name"] for method in recorded.values()}
+            hint = meant(titled.get(name.casefold(), name), recorded)
             reason = f"the probe left it out: {why}" if why else listed(recorded)
-            raise ValueError(
-                f"methods: {short_repr(name)} is not in the profile{meant(name, recorded)}; {' '.join(reason.split())}"
-            )
+            raise ValueError(f"methods: {short_repr(name)} is not in the profile{hint}; {' '.join(reason.split())}")
     return [method for name, method in recorded.items() if names is None or name in names or method["baseline"]]
 
 

@@ -152,10 +152,12 @@ def load(path: Path | str) -> dict:
         raise ValueError(f"{path}: the file is not text; if it is compressed, unpack it") from None
     except RecursionError:
         raise ValueError(f"{path}: is not a profile: it is nested too deeply; record it again") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         raise ValueError(
             f"{path}: is not valid JSON ({error}); the file may be cut off: copy it again, or record again"
         ) from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}; record it again") from None
     profile = _upgraded(profile)
     try:
         check(profile)
@@ -233,7 +235,7 @@ def check(profile: Any) -> None:
 
 
 def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{text} is not a number")
+    raise ValueError(f"it contains {text}, which no probe writes")
 
 
 def _wrong(schema: dict, value: Any, where: str) -> str | None:
