@@ -90,8 +90,8 @@ def main(snakemake: Script) -> None:
     style.legend(figure, list(legend.values()), list(legend))
     note = (
         f"{captions.setting(table)}; {captions.counted(table)}, means over the workers; whiskers below the bars: "
-        f"{captions.repeat(table)}; dotted: uncompressed in the same run; {style.TIMES}: the speed-up against it; dashed: "
-        "computing alone"
+        f"{captions.repeat(table)}; dotted: uncompressed in the same run; "
+        f"{style.TIMES}: the speed-up against it; dashed: computing alone"
     )
     style.save(figure, note, snakemake)
 
