@@ -152,7 +152,7 @@ def repeatable(values: Sequence[float]) -> Estimate:
 def mean_of_seeds(values: Sequence[float]) -> Estimate:
     """The geometric mean of positive values, one per seed, with the 95 % interval of this mean (Student's t).
 
-    A statement about accuracy is about the mean over seeds, so the interval is not that of a repeat.
+    A statement about accuracy is about the mean over seeds, so this is not the interval of a repeat.
     """
     logs = np.log(np.asarray(values, float))
     n = len(logs)

@@ -3,7 +3,7 @@
 python setup/results_page.py
 
 The sets and how to hand in another one come from results/README.md, the paper's statements from
-results/reference/claims.md, methods from results/reference-methods/methods.csv and config/methods.yaml, pages, figures
+results/reference/claims.csv, methods from results/reference-methods/methods.csv and config/methods.yaml, pages, figures
 and their captions from the folders of the sets.
 """
 
@@ -33,7 +33,7 @@ RESULTS = ROOT / "results"
 PAGE, INDEX = RESULTS / "index.html", RESULTS / "README.md"
 METHODS = RESULTS / "reference-methods" / "methods.csv"
 STUDY = yaml.safe_load((ROOT / "config" / "methods.yaml").read_text(encoding="utf-8"))["studies"]["methods"]
-CLAIMS = RESULTS / "reference" / "claims.md"
+CLAIMS = RESULTS / "reference" / "claims.csv"
 TEMPLATE = Path(__file__).with_suffix(".html")
 SET = re.compile(
     r"^\| \[(?P<name>[^]]+)\]\((?P<folder>[^)/]+)/README\.md\)(?:: (?P<about>[^|]+?))? \| (?P<date>[^|]+?) \|"
@@ -71,7 +71,7 @@ def page() -> str:
         for one in sets
     ]
     hand_in = {"title": title, "html": markdown.markdown(steps)}
-    statements = claims.in_short(CLAIMS.read_text(encoding="utf-8"))
+    statements = claims.in_short(pd.read_csv(CLAIMS))
     values = {"sets": shown, "statements": statements, "columns": columns, "rows": rows, "hand_in": hand_in}
     return rendered(TEMPLATE, **values, methods=METHODS.parent.name) + "\n"
 
@@ -118,7 +118,7 @@ def methods(table: pd.DataFrame) -> tuple[list[Column], list[list[Cell]]]:
 
 
 def _columns(table: pd.DataFrame) -> Iterator[Column]:
-    accuracy, target = f"Test accuracy after {table['steps'].max()} steps (%)", f"{100 * STUDY['target']:g} %"
+    target = f"{100 * STUDY['target']:g} %"
     yield Column(
         "Method", "", lambda row: Cell(variant(row["variant"], STUDY["variants"].get(row["variant"], {})).title, None)
     )
@@ -136,7 +136,7 @@ def _columns(table: pd.DataFrame) -> Iterator[Column]:
         lambda row: number(row["vnmse"], "{:.2g}"),
     )  # fmt: skip
     yield Column(
-        f"ResNet-20: {accuracy[0].lower()}{accuracy[1:]}",
+        f"ResNet-20: test accuracy after {table['steps'].max()} steps (%)",
         "one seed",
         lambda row: number(100 * row["accuracy"], "{:.1f}"),
     )

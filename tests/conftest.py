@@ -3,7 +3,6 @@
 The process that distributes the tests runs none, so it does not import ``support``, which takes seconds.
 """
 
-import faulthandler
 import gc
 import os
 import signal
@@ -106,13 +105,6 @@ def pytest_runtestloop() -> None:
     gc.freeze()
     gc.set_threshold(*RARELY)
     gc.enable()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """If this process still runs a minute after its last test, say where it waits and end it."""
-    if hasattr(session.config, "workerinput"):
-        faulthandler.dump_traceback_later(60, exit=True, file=sys.__stderr__)
 
 
 def pytest_xdist_auto_num_workers() -> int:

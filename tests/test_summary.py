@@ -59,10 +59,10 @@ def test_links_that_follow_the_machine_have_the_factors_of_the_blocks():
     slow = timing_table(rows).assign(slowdown=[0.8, 0.8, 1.25, 1.25])
     row = summarise(slow.assign(rate_mbit=200.0)).iloc[0]
     assert row[["links_low", "links_high"]].tolist() == pytest.approx([0.8, 1.25])
-    assert row["links_mbit"] == 205 and tables.links(row) == "205"  # the middle of 160 and 250
+    assert row["links_mbit"] == 205 and tables.links_mbit(row) == "205"  # the middle of 160 and 250
     stated = summarise(timing_table(rows).assign(rate_mbit=1234.5)).iloc[0]
-    assert stated[["links_low", "links_high"]].isna().all() and tables.links(stated) == "1234.5"
-    assert tables.links(summarise(timing_table(rows).assign(rate_mbit=float("nan"))).iloc[0]) == ""
+    assert stated[["links_low", "links_high"]].isna().all() and tables.links_mbit(stated) == "1234.5"
+    assert tables.links_mbit(summarise(timing_table(rows).assign(rate_mbit=float("nan"))).iloc[0]) == ""
 
 
 def test_blocks_of_every_launch_count_in_a_table_with_runs_of_one_launch():

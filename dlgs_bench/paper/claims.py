@@ -5,7 +5,6 @@ interval of a repeat, for example the time of LAGS divided by the time of DLGS. 
 interval is on its side of a bound. It does not hold if the whole interval is on the other side.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -817,9 +816,9 @@ def shown(compared: pd.DataFrame, names: Names) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def in_short(table: str) -> list[tuple[str, str]]:
-    """Every statement with its verdict, from the Markdown of the table that ``shown`` makes."""
-    return re.findall(r"^\| (?!The paper states)(\w[^|]*?) +\| (\w[^|]*?) +\|", table, re.M)
+def in_short(compared: pd.DataFrame) -> dict[str, str]:
+    """Statement -> one verdict for all its comparisons, in the order of the table."""
+    return compared.groupby("statement", sort=False)["verdict"].agg(overall).to_dict()
 
 
 def overall(verdicts: pd.Series) -> str:

@@ -8,10 +8,11 @@ import pandas as pd
 from dlgs_bench import plugins
 from dlgs_bench.paper import claims
 from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, few
-from dlgs_bench.report import captions, kept, tables
+from dlgs_bench.report import captions, kept
 from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.names import Names, Row
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedups, summarise
+from dlgs_bench.report.tables import links_mbit
 from dlgs_bench.stats import Estimate
 from dlgs_bench.topology import TOPOLOGIES
 
@@ -341,7 +342,7 @@ def in_launches(launches: int) -> str:
 
 def links(row: Row) -> list[str]:
     """The rate and the latency of the links in words, as far as they are known."""
-    words = [f"links of {rate} Mb/s"] if (rate := tables.links(row)) else []
+    words = [f"links of {rate} Mb/s"] if (rate := links_mbit(row)) else []
     return words + ([f"{row['latency_ms']:g} ms from host to host"] if row.get("latency_ms", 0) > 0 else [])
 
 

@@ -90,12 +90,12 @@ class record:  # noqa: N801 - it is called like a function
         try:
             if kind is None:
                 self._recorder.finish()
-        except KeyboardInterrupt:
-            kind = KeyboardInterrupt
+            elif issubclass(kind, KeyboardInterrupt):
+                self._recorder.report_interruption()
+        except KeyboardInterrupt:  # while measuring
+            self._recorder.report_interruption()
             raise
         finally:
-            if kind is KeyboardInterrupt:
-                self._recorder.report_interruption()
             self._recorder.remove_hooks()
 
     def __del__(self) -> None:

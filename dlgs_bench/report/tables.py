@@ -28,7 +28,7 @@ def run_columns(row: Row, names: Names) -> dict[str, str]:
         "Topology": TOPOLOGIES[row["topology"]].title,
         "Workers": row["workers"],
         "Collective": row["collective"],
-        "Links (Mb/s)": links(row),
+        "Links (Mb/s)": links_mbit(row),
         "Latency (ms)": f"{row['latency_ms']:g}" if row.get("latency_ms", 0) > 0 else "",
         "Optimizer": OPTIMIZERS.get(row.get("optimizer"), "SGD"),
         "Precision": row.get("precision", USUAL_PRECISION),
@@ -36,7 +36,7 @@ def run_columns(row: Row, names: Names) -> dict[str, str]:
     }
 
 
-def links(row: Row) -> str:
+def links_mbit(row: Row) -> str:
     """The rate of the links in Mb/s. Links in proportion follow the machine's speed: of timed rows, the median."""
     rate_mbit = row.get("links_mbit", row["rate_mbit"])
     return "" if pd.isna(rate_mbit) else f"{rate_mbit:g}"

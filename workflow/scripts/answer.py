@@ -52,7 +52,7 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
         quiet = here[here["disturbed"].isna()]
         best, gains = best_of(here if quiet.empty else quiet)
         row = best.to_dict() | {"pays": DISTURBED if quiet.empty else verdict(best, gains)}
-        row |= {"gains": gains, "as_fast": as_fast(over, repeats, best, quiet, names) if gains else ""}
+        row["as_fast"] = as_fast(over, repeats, best, quiet, names) if gains else ""
         ratio = against_16_bits(over, repeats, best) or Estimate(math.nan, math.nan, math.nan, enough=False)
         rows.append(row | {"against_16": ratio.value, "against_16_low": ratio.low, "against_16_high": ratio.high})
     return pd.DataFrame(rows)
@@ -124,7 +124,9 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
         {
             "Model": f"{names.model(row['model'])}, batch {row['batch']:g}",
             "Pays": row["pays"],
-            "Best method": label(row, names) if row["gains"] else f"none (largest: {label(row, names)})",
+            "Best method": f"none (largest: {label(row, names)})"
+            if row["pays"] in (NO, UNDECIDED)
+            else label(row, names),
             "Not significantly slower": row["as_fast"],
             "Speed-up": tables.spread(row, "speedup"),
             "Over sessions": sessions.cell(row),

@@ -82,7 +82,7 @@ def main(snakemake: Script) -> None:
         first = rows[0][1]
         name = f"{names.model(first['model'])}, {data_title(first)}"
         where = f"{TOPOLOGIES[first['topology']].title}, {first['workers']} workers, batch {first['batch']:g}"
-        rate = f", {mbit} Mb/s" if (mbit := tables.links(first)) else ""
+        rate = f", {mbit} Mb/s" if (mbit := tables.links_mbit(first)) else ""
         axes.set_title(f"{name}; {where}{rate}", fontsize=10)
     panels[-1].set_xlabel("time of one iteration (ms)")
     handles, labels = panels[0].get_legend_handles_labels()

@@ -24,8 +24,7 @@ def main(snakemake: Script) -> None:
     # Short runs of all methods count only for the statements about methods that the paper does not train.
     others = [rows[~rows["variant"].isin(claims.PAPERS)] for rows in kept.read(snakemake.input.methods)]
     compared = claims.with_kept(claims.compare(timing, accuracy, planners), [*long_runs, *others], names.models)
-    counts = compared.groupby("statement")["verdict"].agg(claims.overall).map(lambda words: words.partition(":")[0])
-    counts = counts.value_counts()
+    counts = pd.Series(claims.in_short(compared)).str.partition(":")[0].value_counts()
     tally = ", ".join(f"{verdict}: {n}" for verdict, n in counts.items())
     setting = captions.setting(accuracy if timing is None else timing)
     caption = f"{captions.of_script(snakemake)} Of {counts.sum()} statements, {tally}. {setting}."

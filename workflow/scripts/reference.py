@@ -104,8 +104,8 @@ def page(source: str, sentences: str) -> str:
     rest."""
     parts = [f"# Results\n\n{source} {ABOUT}\n\n{sentences}"]
     parts.append(f"{findings.TERMS}\n")
-    verdicts = claims.in_short((KEPT / "claims.md").read_text(encoding="utf-8"))
-    rows = "\n".join(f"| {statement} | {verdict} |" for statement, verdict in verdicts)
+    verdicts = claims.in_short(pd.read_csv(KEPT / "claims.csv"))
+    rows = "\n".join(f"| {statement} | {verdict} |" for statement, verdict in verdicts.items())
     parts.append(f"## The paper's statements in short\n\n| The paper states | Here |\n|:--|:--|\n{rows}\n")
     first = [KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")]
     others = [path for path in sorted(KEPT.glob("*.md")) if path.with_suffix(".csv").exists() and path not in first]
