@@ -84,6 +84,7 @@ bench: $(HOROVOD) ## measured properties of each method, and speeds as ratios wi
 	$(RUN) python bench/blocks.py results/bench
 	$(RUN) python bench/codes.py results/bench
 	$(RUN) python bench/block_sizes.py results/bench
+	$(RUN) python bench/lossless.py results/bench
 	$(RUN) python bench/exchanges.py results/bench
 	$(RUN) python bench/input.py results/bench
 	$(RUN) python bench/iteration.py results/bench

@@ -32,7 +32,9 @@ from dlgs_bench.training.results import machine
 
 MODELS = ("resnet20", "transformer_small")
 RECIPES = {"resnet20": (0.05, 32), "transformer_small": (0.05, 16)}  # the learning rate and the batch
-RECIPES |= {"vgg16": (0.01, 8), "embedding": (0.05, 8), "lstm": (0.05, 8)}  # of block_sizes.py
+RECIPES |= {"vgg16": (0.01, 8), "embedding": (0.05, 8), "lstm": (0.05, 8)}  # of block_sizes.py and lossless.py
+RECIPES |= {"resnet50": (0.01, 8)}  # of lossless.py
+STAND_INS = {"resnet50": "cifar10"}  # data instead of the model's own
 RATIOS, STEPS = (0.1, 0.01, 0.001), 30
 CODES = ["bitmap", *FORMATS]
 
@@ -41,7 +43,7 @@ def gradients(model: str, root: Path, ratio: float, steps: int) -> list[Tensor]:
     """Gradient + residual of each layer in the last of ``steps`` steps; the k largest entries of the model are sent."""
     torch.manual_seed(0)
     module, (lr, batch) = plugins.load("models", model), RECIPES[model]
-    net, source = build(module), data.load(module.DATA)(root, torch.device("cpu"))
+    net, source = build(module), data.load(STAND_INS.get(model, module.DATA))(root, torch.device("cpu"))
     parameters, shard = [p for p in net.parameters() if p.requires_grad], Shard(batch, 1, 0, 0)
     sizes = [p.numel() for p in parameters]
     residual = torch.zeros(sum(sizes))

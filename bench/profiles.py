@@ -6,6 +6,8 @@ Two workers of an ordinary training script (``profiles_script.py``) record a pro
 Then the same script is timed over other networks: uncompressed, and with methods through ``DDPHook``, in turns. The
 time model of ``dlgs-bench advise`` predicts every iteration from the one profile.
 
+With ``--all-methods``, all methods that the probe measures are timed instead of five.
+
 Finished cases are stored under results/runs/profiles and are not measured again, so the same command continues a
 stopped run. The profiles and the times of all blocks are then kept in the folder. With ``--budget-s 0`` the command
 measures nothing: it predicts the cases of the folder again, and writes its tables, figure and pages.
@@ -21,7 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 import pandas as pd
-from profiles_script import ALONE, ENGINE, PROBE, PROFILE, UNCOMPRESSED, keep_overhead
+from profiles_script import ALONE, ENGINE, METHODS, PROBE, PROFILE, UNCOMPRESSED, keep_overhead
 
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.fingerprint import commit
@@ -73,7 +75,8 @@ class Job:
     """A model in a kind of script. ``batch``: samples per worker. ``rates_mbit``: the rate of the recording, then the
     rates that are predicted. ``block_s``: the approximate time of a block, by which cases share the budget that is left
     after all starts and recordings. ``steps``: the steps that are recorded. ``recording_s``: the approximate time of a
-    recording. ``more_workers``: the numbers of workers above 2 that are predicted."""
+    recording. ``more_workers``: the numbers of workers above 2 that are predicted. ``methods``: next to uncompressed
+    and 16 bits; None for all."""
 
     model: str
     script: str
@@ -83,6 +86,7 @@ class Job:
     steps: int
     recording_s: float
     more_workers: tuple[int, ...] = ()
+    methods: tuple[str, ...] | None = METHODS
 
     @property
     def name(self) -> str:
@@ -558,11 +562,21 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
         for axis in (axes.xaxis, axes.yaxis):
             style.plain_log(axis, subs=(1, 3))
         style.open_frame(axes)
-    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend_of(figure, panels)
     files = {kind: folder / f"profiles.{kind}" for kind in ("svg", "png")}
     parts = {"output": SimpleNamespace(**files), "params": SimpleNamespace(caption=CAPTION)}
     style.save(figure, note(table), SimpleNamespace(**parts))
     style.plt.close(figure)
+
+
+def command(table: pd.DataFrame, probed: pd.DataFrame, folder: Path) -> str:
+    """The command that measures the cases of a table again."""
+    words = ["python bench/profiles.py", folder.as_posix(), "--budget-s 1500"]
+    if set(probed["job"]) != {job.name for job in JOBS}:
+        words += ["--jobs", *probed["job"]]
+    if set(table["method"]) - {UNCOMPRESSED, "cast", *METHODS}:
+        words.append("--all-methods")
+    return " ".join(words)
 
 
 def readme(table: pd.DataFrame, probed: pd.DataFrame, pairs: pd.DataFrame | None, folder: Path) -> str:
@@ -579,7 +593,7 @@ def readme(table: pd.DataFrame, probed: pd.DataFrame, pairs: pd.DataFrame | None
         alternating = "- **The probe.** One process trains ResNet-20. Steps with and without its hooks alternate.\n"
     return f"""# Predictions from one profile, compared with measurements
 
-`python bench/profiles.py {folder.as_posix()} --budget-s 1500` measured these cases and wrote this folder. It
+`{command(table, probed, folder)}` measured these cases and wrote this folder. It
 needs a testbed (`dlgs-bench check-testbed`). All cases are in [profiles.md](profiles.md) and
 [profiles.csv](profiles.csv), and the jobs in [probe.csv](probe.csv).
 {kept}
@@ -657,19 +671,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--budget-s", type=float, required=True, help=budget)
     names = [job.name for job in JOBS]
     parser.add_argument("--jobs", nargs="+", choices=names, default=names, help="the jobs to measure and to keep")
+    more = "time all methods that the probe measures, instead of " + ", ".join(METHODS)
+    parser.add_argument("--all-methods", action="store_true", help=more)
     asked = parser.parse_args(arguments)
     if asked.budget_s > 0 and (why := why_unavailable(LATENCY_MS)):
         parser.error(f"no testbed here: {why}; try dlgs-bench check-testbed, or --budget-s 0")
-    jobs = [job for job in JOBS if job.name in asked.jobs]
+    methods = None if asked.all_methods else METHODS
+    jobs = [replace(job, methods=methods) for job in JOBS if job.name in asked.jobs]
+    runs = RUNS / asked.folder.name
     os.environ.update(ENGINES[ENGINE].environment(threads=1))
     worked = True
     if asked.budget_s > 0:
         end = time.time() + asked.budget_s
-        if not (RUNS / OVERHEAD).exists():
-            RUNS.mkdir(parents=True, exist_ok=True)
-            keep_overhead(RUNS / OVERHEAD, OVERHEAD_PAIRS, min(end, time.time() + OVERHEAD_S))
-        worked = measure_all(jobs, RUNS, end - time.time())
-        keep_measured(jobs, RUNS, asked.folder)
+        if not (runs / OVERHEAD).exists():
+            runs.mkdir(parents=True, exist_ok=True)
+            keep_overhead(runs / OVERHEAD, OVERHEAD_PAIRS, min(end, time.time() + OVERHEAD_S))
+        worked = measure_all(jobs, runs, end - time.time())
+        keep_measured(jobs, runs, asked.folder)
     write(asked.folder)
     return 0 if worked else 1
 

@@ -119,9 +119,11 @@ class Script:
 
     def __init__(self, job: dict[str, Any], feed: Feed, name: str = UNCOMPRESSED, options: dict | None = None):
         torch.manual_seed(0)
-        net = built(job["model"])
-        if job["model"] in TOKENS:
-            optimizer: Optimizer = torch.optim.AdamW(net.parameters(), 1e-6)
+        net, self.method = built(job["model"]), method_class(name)(**(options or {}))
+        if self.method.owns_momentum:
+            optimizer: Optimizer = torch.optim.SGD(net.parameters(), 1e-4)
+        elif job["model"] in TOKENS:
+            optimizer = torch.optim.AdamW(net.parameters(), 1e-6)
         else:
             optimizer = torch.optim.SGD(net.parameters(), 1e-4, momentum=0.9)
         if job["script"] == "accelerate":
@@ -133,8 +135,7 @@ class Script:
         else:
             self._backward = Tensor.backward
             self.model, self.optimizer = DistributedDataParallel(net), optimizer
-        self._feed = feed
-        self.hook, self.method = None, method_class(name)(**(options or {}))
+        self._feed, self.hook = feed, None
         if name != UNCOMPRESSED:
             self.hook = DDPHook(self.model, optimizer, name, **(options or {}))
             self.method = self.hook.method
@@ -189,7 +190,7 @@ def recorded(job: dict[str, Any], feed: Feed, folder: Path) -> Script:
     train(plain)
     weights = [parameter.detach().clone() for parameter in plain.model.parameters()]
     alone_s = [alone(plain) for _ in range(ALONE_BLOCKS)]
-    with record(script.model, script.optimizer, folder / PROFILE, job["steps"], METHODS):
+    with record(script.model, script.optimizer, folder / PROFILE, job["steps"], job["methods"]):
         train(script)
     alone_s += [alone(plain) for _ in range(ALONE_BLOCKS)]
     equal = torch.tensor([float(all(map(torch.equal, weights, script.model.parameters())))])

@@ -146,7 +146,7 @@ def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
         style.open_frame(axes)
     panels[0].set_title("after the last step", fontsize=9)
     panels[1].set_title("minus uncompressed with as many workers", fontsize=9)
-    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend_of(figure, panels)
     files = {kind: folder / f"workers.{kind}" for kind in ("svg", "png")}
     params = SimpleNamespace(caption=CAPTION)
     style.save(figure, note, SimpleNamespace(output=SimpleNamespace(**files), params=params))

@@ -37,8 +37,10 @@ def behind_run(spec: RunSpec) -> list[Path]:
                 roots.append(PACKAGE / "exchange" / "selection" / "triton_backend.py")
     if spec.kind == "sums":  # it times all collectives
         roots += (PACKAGE / "comm" / "collectives").glob("[a-z]*.py")
+    if training.model:  # its layers' shapes change also the exchanges of some methods
+        roots.append(ROOT / "models" / f"{training.model}.py")
     if spec.trains:
-        roots += [ROOT / "models" / f"{training.model}.py", PACKAGE / "data" / f"{training.data}.py"]
+        roots.append(PACKAGE / "data" / f"{training.data}.py")
     if spec.kind in ("timing", "planners"):  # uncompressed is timed together with every method
         roots.append(ROOT / "methods" / "none.py")
     if cluster.network == "testbed":

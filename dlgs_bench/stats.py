@@ -22,13 +22,17 @@ class Estimate:
     """A median, and the interval that contains 95 % of repeats, if nothing drifts in between. Of seeds: the mean, and
     the 95 % interval of the mean.
 
-    ``enough``: whether there were at least ``LEAST_BLOCKS`` blocks or launches. Otherwise ``low`` and ``high`` are NaN.
+    ``low`` and ``high`` are NaN if there were fewer than ``LEAST_BLOCKS`` blocks, launches or seeds.
     """
 
     value: float
     low: float
     high: float
-    enough: bool = True
+
+    @property
+    def enough(self) -> bool:
+        """Whether there is an interval."""
+        return not math.isnan(self.low)
 
     @property
     def width(self) -> float:
@@ -37,7 +41,7 @@ class Estimate:
 
     def text(self) -> str:
         """The value with its interval, if it has one, such as "1.35 [1.28, 1.43]"."""
-        if not self.enough or math.isnan(self.low):
+        if not self.enough:
             return f"{self.value:.2f}"
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
@@ -84,19 +88,16 @@ def pooled(runs: Iterable[Sequence[Sequence[float]]]) -> Spread | None:
 
 def relaunched(values: Sequence[float], spread: Spread) -> Estimate:
     """The geometric mean of positive values, one per launch, with the interval of a repeat with as many launches."""
-    middle, margin = float(np.log(np.asarray(values, float)).mean()), spread.margin(len(values))
-    return _around(middle, margin, spread.freedom + 1)
+    margin = spread.margin(len(values)) if spread.freedom >= LEAST_BLOCKS - 1 else math.nan
+    return _around(float(np.log(np.asarray(values, float)).mean()), margin)
 
 
 def unpaired(one: Estimate, other: Estimate) -> Estimate:
     """``one`` divided by ``other``, with the interval of a repeat of both. Their logarithms vary independently."""
     value = one.value / other.value
-    enough = one.enough and other.enough
-    if not enough:
-        return Estimate(value, math.nan, math.nan, enough)
     down = math.hypot(math.log(one.value / one.low), math.log(other.high / other.value))
     up = math.hypot(math.log(one.high / one.value), math.log(other.value / other.low))
-    return Estimate(value, value * math.exp(-down), value * math.exp(up), enough)
+    return Estimate(value, value * math.exp(-down), value * math.exp(up))
 
 
 def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
@@ -142,11 +143,11 @@ def repeatable(values: Sequence[float]) -> Estimate:
     deviation times sqrt(pi / (2 n + pi - 2)). Student's t accounts for the deviation being estimated from n values.
     """
     logs = np.log(np.asarray(values, float))
-    n = len(logs)
-    if n < LEAST_BLOCKS:
-        return _around(float(np.median(logs)), math.nan, n)
-    error = float(logs.std(ddof=1)) * math.sqrt(math.pi / (2 * n + math.pi - 2))
-    return _around(float(np.median(logs)), quantile_of_t(n - 1) * math.sqrt(2) * error, n)
+    n, margin = len(logs), math.nan
+    if n >= LEAST_BLOCKS:
+        error = float(logs.std(ddof=1)) * math.sqrt(math.pi / (2 * n + math.pi - 2))
+        margin = quantile_of_t(n - 1) * math.sqrt(2) * error
+    return _around(float(np.median(logs)), margin)
 
 
 def mean_of_seeds(values: Sequence[float]) -> Estimate:
@@ -157,11 +158,9 @@ def mean_of_seeds(values: Sequence[float]) -> Estimate:
     logs = np.log(np.asarray(values, float))
     n = len(logs)
     margin = quantile_of_t(n - 1) * float(logs.std(ddof=1)) / math.sqrt(n) if n >= LEAST_BLOCKS else math.nan
-    return _around(float(logs.mean()), margin, n)
+    return _around(float(logs.mean()), margin)
 
 
-def _around(middle: float, margin: float, n: float) -> Estimate:
-    """The estimate from a logarithm and its margin; n: the number of blocks or launches."""
-    if n < LEAST_BLOCKS:
-        return Estimate(math.exp(middle), math.nan, math.nan, enough=False)
+def _around(middle: float, margin: float) -> Estimate:
+    """The estimate from a logarithm and its margin, NaN if there is no interval."""
     return Estimate(math.exp(middle), math.exp(middle - margin), math.exp(middle + margin))

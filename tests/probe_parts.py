@@ -40,6 +40,7 @@ def hooks_of(model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 def trained(wrap, path: Path | None, rank: int = 0, steps: int = 9, stop: int = 99) -> tuple[list, int]:
     """The weights at the end, and how many hooks the probe has left behind."""
     model, optimizer = wrap(net())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     before = hooks_of(model, optimizer)
     torch.manual_seed(7 + rank)  # dropout draws from the global generator, which the probe must leave alone
     inside = nullcontext() if path is None else record(model, optimizer, path, steps=3, methods=["cast", "topk"])
@@ -51,11 +52,21 @@ def trained(wrap, path: Path | None, rank: int = 0, steps: int = 9, stop: int = 
                     raise Interrupted
                 optimizer.zero_grad()
                 model(torch.randn(5, 6)).square().mean().backward()
-                optimizer.step()
+                clipped_step(model, optimizer)
+                schedule.step()
     except Interrupted:
         pass
     weights = [getattr(p, "full_tensor", lambda p=p: p)().detach().clone() for p in model.parameters()]
     return weights, hooks_of(model, optimizer) - before
+
+
+def clipped_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Clip the gradients and step. With Horovod, the script has to wait for the sums before it clips."""
+    if horovod := hasattr(optimizer, "skip_synchronize"):
+        optimizer.synchronize()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    with optimizer.skip_synchronize() if horovod else nullcontext():
+        optimizer.step()
 
 
 def plain(model: nn.Module):
@@ -63,7 +74,8 @@ def plain(model: nn.Module):
 
 
 def ddp(model: nn.Module):
-    return plain(DistributedDataParallel(model))
+    model = DistributedDataParallel(model)
+    return model, torch.optim.AdamW(model.parameters())
 
 
 def horovod(model: nn.Module):

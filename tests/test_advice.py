@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -146,9 +147,10 @@ def test_computing_faster_than_a_gpu_starts_is_doubtful_and_its_interval_wider(
     """
     rates = []
     for model in report.runs.models:
-        rates.append(str(tmp_path / f"{model}.json"))
-        metadata = {"model": model, "slowdown": 500.0, "nodes": {"multiply_adds_s": 1.6e12}}
-        (tmp_path / f"{model}.json").write_text(json.dumps(metadata))
+        for workers, slowdown in ((2, 500.0), (3, 1.0)):  # the calibrations are of 2 workers
+            rates.append(str(tmp_path / f"{model}-{workers}workers.json"))
+            metadata = {"model": model, "slowdown": slowdown, "nodes": {"multiply_adds_s": 1.6e12}}
+            Path(rates[-1]).write_text(json.dumps(metadata))
     there = dict(zip(THERE, network, strict=True))
     table, text = report.table(SCRIPTS("table"), "doubtful", {"there": there}, **inputs(report, rates))
     answers = [line for line in text.splitlines() if " is predicted to be " in line]

@@ -9,6 +9,7 @@ from support import ROOT
 sys.path.insert(0, str(ROOT / "bench"))
 import block_sizes
 import codes
+import lossless
 
 pytestmark = pytest.mark.unit
 
@@ -51,3 +52,14 @@ def test_blocks_of_one_entry_are_the_entries_and_larger_blocks_hold_more_of_them
     monkeypatch.setattr(block_sizes, "RATIOS", {"net": (0.125,)})
     rows = list(block_sizes.measure("net", tmp_path))
     assert [row["nonzero"] for row in rows] == [2 / 16, 2 / 8, 2 / 4, 1 / 2]
+
+
+def test_lossless_bits_are_compared_with_the_entropy(monkeypatch, tmp_path):
+    """Exponents of four equally frequent values have 2 bits, and 2.25 in a Huffman code that also has an end. 24 other
+    bits are sent as they are."""
+    gradient = torch.tensor([1.0, -2.0, 4.5, 0.0]).repeat(10_000)
+    assert lossless.entropy(gradient) == pytest.approx(2)
+    monkeypatch.setattr(lossless, "gradients", lambda *_: list(gradient.split(1000)))
+    for row in lossless.measure("net", tmp_path):
+        assert 26.25 <= row["float32"] < 26.3 and row["float32_part"] == row["float32"] / 32
+        assert row["bf16"] == pytest.approx(10) and row["zeros"] == 0.25

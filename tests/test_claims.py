@@ -1,5 +1,7 @@
 """The paper's statements held against tidy tables made by hand: every verdict of every statement is reached."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -118,7 +120,7 @@ def test_the_interval_decides():
     assert judge(Estimate(0.8, 0.7, 0.9))[0] == FAILS
     assert judge(Estimate(1.2, 0.9, 1.3))[0] == UNKNOWN
     assert judge(Estimate(1.2, 1.0, 1.3))[0] == UNKNOWN  # a repeat may be exactly as fast
-    assert judge(Estimate(1.2, 1.1, 1.3, enough=False)) == (UNKNOWN, "n is below 3")
+    assert judge(Estimate(1.2, math.nan, math.nan)) == (UNKNOWN, "n is below 3")
     assert judge(Estimate(1.2, 1.1, 1.3), bound=1.25)[0] == UNKNOWN
 
 
@@ -312,9 +314,9 @@ def test_a_kept_run_replaces_a_training_that_was_too_short():
     assert accuracy.loc["resnet50", "why"] == claims.SHORT  # no run of it is kept
     assert set(accuracy.loc["vgg16", "verdict"]) == {HOLDS} and set(accuracy.index) == {"vgg16", "resnet50"}
     assert list(accuracy.loc["vgg16", "which"]) == [
-        f"kept run: {pair}" for pair in ("dlgs by lags", "dlgs by topk", "none by dlgs")
+        f"kept run: {pair}" for pair in ("dlgs divided by lags", "dlgs divided by topk", "none divided by dlgs")
     ]
-    assert "VGG16, kept run: uncompressed by DLGS, ratio 0.1: 1.02" in shown(both, NAMES).to_string()
+    assert "VGG16, kept run: uncompressed divided by DLGS, ratio 0.1: 1.02" in shown(both, NAMES).to_string()
 
 
 def test_one_row_shows_all_that_led_to_one_verdict_for_one_reason():

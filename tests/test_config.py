@@ -69,6 +69,10 @@ MISTAKES = {
         "streams": {"aggregators": 3},
         "models": {"vgg16": RECIPE | {"more_workers": [2, 8]}},
     },
+    "models.vgg16.more_workers: 2 is below workers, 4; give larger numbers": {
+        "workers": 4,
+        "models": {"vgg16": RECIPE | {"more_workers": [2, 8]}},
+    },
     "hang_timeout_s: 0 is not valid; give seconds": {"hang_timeout_s": 0},
     "no file models/resnet21.py .did you mean 'resnet20'": {"models": {"resnet21": RECIPE}},
     "models.resnet20.batch: -3 is not valid": {"models": {"resnet20": RECIPE | {"batch": -3}}},
@@ -485,13 +489,13 @@ def test_places_that_cannot_hold_what_is_put_there_are_named(tmp_path):
         part, _, name = key.partition(".")
         own = read("quick")[part] | {name: str(tmp_path / place)}
         with pytest.raises(config.ConfigError, match=f"{key}: .*{said}"):
-            config.check_folders(config.load(read("quick") | {part: own}, "c").values, "c")
+            config.check_outputs_writable(config.load(read("quick") | {part: own}, "c").values, "c")
 
 
 def test_a_place_that_no_disk_could_have_is_refused():
     data = {"root": "d" * 300}
     with pytest.raises(config.ConfigError, match=r"c: d{300}/cifar10\.npz: File name too long; give another path"):
-        config.check_folders(config.load(read("quick") | {"data": data}, "c").values, "c")
+        config.check_outputs_writable(config.load(read("quick") | {"data": data}, "c").values, "c")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -499,7 +503,7 @@ def test_a_folder_that_nobody_may_write_into_is_named(tmp_path):
     (tmp_path / "closed").mkdir(mode=0o500)
     own = read("quick")["output"] | {"results": str(tmp_path / "closed" / "results")}
     with pytest.raises(config.ConfigError, match=r"output\.results: .* is not writable"):
-        config.check_folders(config.load(read("quick") | {"output": own}, "c").values, "c")
+        config.check_outputs_writable(config.load(read("quick") | {"output": own}, "c").values, "c")
 
 
 def test_a_server_leaves_out_what_it_cannot_answer_and_is_refused_if_that_is_everything(monkeypatch):

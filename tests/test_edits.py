@@ -65,7 +65,7 @@ EDITS = {
     "statement in timing runs": Edit(  # calibrations time in the same way
         "dlgs_bench/training/timed.py", "", CHANGED, kind("timing", "layers", "exchanges")
     ),
-    "statement in a model": Edit("models/resnet20.py", "", CHANGED, lambda spec: spec.trains),
+    "statement in a model": Edit("models/resnet20.py", "", CHANGED, lambda spec: True),
     "statement in another model": Edit("models/vgg16.py", "", CHANGED),
     "statement in an engine's environment": Edit("dlgs_bench/engines.py", "", CHANGED, lambda spec: True),
     "statement in the other engine": Edit("dlgs_bench/comm/torch_dist_engine.py", "", CHANGED),

@@ -148,7 +148,7 @@ def test_a_disk_without_room_for_a_run_ends_it_in_one_line(kib, full, tiny_sourc
 def test_a_disk_that_is_read_only_is_named_before_anything_runs(part, key, full):
     values = read("quick") | {part: read("quick")[part] | {key: str(full(64, "ro") / "below" / "it")}}
     with pytest.raises(config.ConfigError, match=f"{part}.{key}: .* is not writable"):
-        config.check_folders(config.load(values, "c").values, "c")
+        config.check_outputs_writable(config.load(values, "c").values, "c")
 
 
 @root

@@ -562,6 +562,23 @@ def test_a_slow_method_does_not_make_all_other_bars_short():
     assert ">>" not in advise.bars(rows[:1], 0.05)
 
 
+def test_only_the_fastest_methods_have_a_bar():
+    many = [{"name": f"m{n}", "label": f"M{n}", "iteration_s": 0.1 + n / 1000} for n in range(advise.MOST_BARS + 3)]
+    rows = [*many, {"name": job_advice.UNCOMPRESSED, "label": "uncompressed", "iteration_s": 0.2}]
+    _, *drawn, last = advise.bars(rows, 0.05).splitlines()
+    assert [line.split()[0] for line in drawn] == [f"M{n}" for n in range(advise.MOST_BARS)] + ["uncompressed"]
+    assert last == "3 slower methods have no bar."
+
+
+@pytest.mark.parametrize(("workers", "inside"), [(2, True), (1, False)])
+def test_links_inside_one_machine_are_named(workers, inside):
+    profile = profile_of()
+    profile["job"]["machine"] = {"cores": 4, "workers": workers, "interfaces": None}
+    check(profile)
+    text = advise._report(profile, job_advice.models(profile), Network(2, 500))
+    assert ("so these links are inside it" in text) == inside
+
+
 def test_local_steps_that_are_not_needed_are_called_so(capsys):
     for rate, unneeded in (("1e9", 3), ("1", 0)):
         assert answer(capsys, RECORDED, "--link-mbit", rate).count("1, not needed") == unneeded

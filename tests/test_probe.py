@@ -1,6 +1,7 @@
 """The probe: training keeps its bits, nothing stays behind, and a bad profile ends in one line."""
 
 import copy
+import gc
 import json
 import math
 import os
@@ -93,6 +94,16 @@ def test_a_call_without_with_records_nothing_and_warns(tmp_path):
     with pytest.warns(RuntimeWarning, match="nothing is recorded; write: with record"):
         record(model, optimizer, tmp_path / "p.json")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.unit
+def test_a_call_without_a_path_ends_in_one_error(monkeypatch):
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    with pytest.raises(TypeError, match="path"):
+        record(*plain(torch.nn.Linear(2, 2)))
+    gc.collect()
+    assert not ignored
 
 
 @pytest.mark.unit

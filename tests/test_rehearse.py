@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
+from types import SimpleNamespace
 
 import pytest
 from support import ROOT, refused_by
@@ -42,16 +43,21 @@ def test_two_ranks_wait_as_long_as_the_job_computes_and_exchange(worlds):
     explained_s = 2 * job_advice.read_job(load(RECORDED)).alone_s - broadcast_s
     assert job.alone_s == pytest.approx(explained_s + job.unexplained_s)
     request = rehearse.request(job_models, THERE, 2)
+    sparse = next(method for method in request["methods"] if method["row"] == "topk")
+    in_turns = {"row": "in turns", "name": "sparse_dense", "options": {"sparse_steps": 1, "ratio": 0.01}}
+    request["methods"].append(sparse | in_turns)  # a sparse step, then a dense step
     one, other = worlds(rehearse.ENGINE).run(rehearsal.rehearse, request)
     assert [row["seconds"] for row in one] == [row["seconds"] for row in other]  # of the slowest
-    assert [(row["row"], row["block"]) for row in one] == [(m.name, b) for b in (1, 2) for m in job_models]
+    assert [(row["row"], row["block"]) for row in one] == [
+        (m.name, b) for b in (1, 2) for m in [*job_models, SimpleNamespace(name="in turns")]
+    ]
     waits_s = request["forward_s"] + sum(job.backward_s) + request["rest_s"]
     assert all(row["seconds"] >= waits_s * (1 - 1e-9) for row in one)
     sent = {row["row"]: row["sent_bytes"] for row in one}
     dense = 4 * sum(job.sizes)
     flag_bytes = 4  # of hooks: whether all gradients are finite
     assert (sent["none"], sent["script"], sent["cast"]) == (dense, dense, dense // 2 + flag_bytes)
-    assert 0 < sent["topk"] < dense / 10
+    assert 0 < sent["topk"] < dense / 10 and dense / 2 < sent["in turns"] < dense / 2 + dense / 10
 
 
 @pytest.mark.unit

@@ -158,9 +158,10 @@ def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_acc
     slower = table.set_index("model")["break_even_mbit"]
     rates = []
     for model in report.runs.models:
-        rates.append(report.folder / f"{model}-rate.json")
-        rate = {"model": model, "nodes": {"link_mbit": 50_000.0}, "proportional_mbit": 100.0}
-        rates[-1].write_text(json.dumps(rate))
+        for workers, mbit in ((2, 100.0), (3, 70.0)):  # the rows are of 2 workers
+            rates.append(report.folder / f"{model}-{workers}workers.json")
+            rate = {"model": model, "nodes": {"link_mbit": 50_000.0}, "proportional_mbit": mbit}
+            rates[-1].write_text(json.dumps(rate))
     few = report.folder / "few.csv"  # less than an epoch does not count as training
     points.assign(epoch=points["epoch"] * 0.4).to_csv(few, index=False)
     table, shown = report.table(
@@ -314,7 +315,7 @@ def test_the_papers_claims_are_all_in_the_table(report):
     kept = report.folder / "kept-claims.csv"
     pd.read_csv(tidy["accuracy"]).assign(train_epochs=80, commit="c0ffee").to_csv(kept, index=False)
     _, shown = report.table("scripts/claims.py", "claims-kept", planners=[], kept=[str(kept)], methods=[], **tidy)
-    assert claims.SHORT not in shown and "kept run: uncompressed by DLGS" in shown
+    assert claims.SHORT not in shown and "kept run: uncompressed divided by DLGS" in shown
     assert "Kept run: an accuracy run" in shown and "c0ffee" in shown
 
 

@@ -109,6 +109,18 @@ def test_equal_data_give_equal_bytes_whatever_a_users_matplotlibrc_says(tmp_path
         assert (tmp_path / f"here.{kind}").read_bytes() == (tmp_path / f"there.{kind}").read_bytes()
 
 
+def test_a_legend_of_panels_has_each_label_once():
+    figure, panels = style.panels(2, 4, 3.0)
+    for axes, labels in zip(panels, ("ab", "bc"), strict=True):
+        for label in labels:
+            axes.plot([0], [0], label=label)
+    style.legend_of(figure, panels)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["a", "b", "c"]
+    style.legend_of(figure, panels, only={"c", "a"})
+    assert [text.get_text() for text in figure.legends[1].get_texts()] == ["a", "c"]
+    plt.close(figure)
+
+
 @given(labels=st.lists(st.integers(1, 60), min_size=1, max_size=14), width=st.sampled_from([5.2, 7.2, 10.8]))
 @example(labels=[1, 1, 1, 1, 1, 63, 63, 1, 1], width=9.6)  # three columns of three labels are wider than four columns
 def test_a_legend_is_as_wide_as_its_figure_at_most(labels, width):

@@ -256,6 +256,18 @@ def test_user_namespaces_stand_in_for_root(here):
     assert done.returncode == 0 and done.stdout.startswith("the testbed works: "), done.stderr
 
 
+@pytest.mark.unit
+def test_what_was_stopped_is_not_stopped_again(monkeypatch):
+    """Another process may have the number of a process that has ended."""
+    killed, made = [], Testbed.__new__(Testbed)
+    made._started = [subprocess.Popen(["sleep", "60"], start_new_session=True)]
+    kill = os.killpg
+    monkeypatch.setattr(os, "killpg", lambda group, how: (killed.append(group), kill(group, how)))
+    made.stop()
+    made.stop()
+    assert len(killed) == 1
+
+
 @pytest.mark.root
 def test_a_missing_privilege_is_one_line():
     done = check("setpriv", "--bounding-set=-all", "--inh-caps=-all")

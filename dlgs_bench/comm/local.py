@@ -1,4 +1,7 @@
-"""Workers as threads of one process, for tests. Reductions add in rank order. A round that would hang is an error."""
+"""Workers as threads of one process, for tests and benchmarks, and one worker without a process group.
+
+Reductions add in rank order. A round that would hang is an error.
+"""
 
 import threading
 from collections.abc import Callable, Sequence

@@ -261,7 +261,7 @@ def why_no_testbed(values: dict) -> str | None:
     return "testbed needs at least 2 workers, since one worker has no links" if values["workers"] < 2 else None
 
 
-def check_folders(values: dict) -> str | None:
+def check_imagenet(values: dict) -> str | None:
     """The folder of ImageNet-100 has all classes, if a model needs it."""
     imagenet = values["data"]["imagenet"]
     if not imagenet or all(grid.data_of(values, model) != grid.IMAGENET for model in values["models"]):
@@ -428,6 +428,15 @@ def check_submitted(values: dict) -> str | None:
     return None
 
 
+def check_more_workers(values: dict) -> str | None:
+    """``more_workers`` are not below ``workers``: tables judge the runs with the fewest workers of a model."""
+    workers = values["workers"]
+    for model, one in values["models"].items():
+        if fewer := [n for n in one["more_workers"] if n < workers]:
+            return f"models.{model}.more_workers: {fewer[0]} is below workers, {workers}; give larger numbers"
+    return None
+
+
 OF_CONFIGURATIONS = (
     check_models,
     check_study_names,
@@ -437,6 +446,7 @@ OF_CONFIGURATIONS = (
     check_outputs,
     check_topologies,
     check_collective,
+    check_more_workers,
     check_trained,
     check_optimizers,
     check_plans,
@@ -446,8 +456,8 @@ OF_CONFIGURATIONS = (
 )
 # The checks of machines before anything runs: launch.by -> checks; "jobs": Snakemake submits the runs to a cluster.
 OF_MACHINES = {
-    "local": (check_folders, check_cores, check_gpus, check_precisions, check_shaped, check_built),
-    "ssh": (check_folders, check_built, check_reach),
-    "slurm": (check_folders, check_built, check_reach),
-    "jobs": (check_submitted, check_folders, check_built),
+    "local": (check_imagenet, check_cores, check_gpus, check_precisions, check_shaped, check_built),
+    "ssh": (check_imagenet, check_built, check_reach),
+    "slurm": (check_imagenet, check_built, check_reach),
+    "jobs": (check_submitted, check_imagenet, check_built),
 }

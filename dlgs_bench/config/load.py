@@ -95,7 +95,7 @@ def _describe_plug_ins(values: dict) -> None:
     plugins.describe_all((kind, name) for kind, some in names.items() for name in some)
 
 
-def check_folders(values: dict, where: str) -> None:
+def check_outputs_writable(values: dict, where: str) -> None:
     """Raise ConfigError unless the folders in the configuration are writable. Snakemake reads them with the rules."""
     _require(values, where, checks.check_writable)
 

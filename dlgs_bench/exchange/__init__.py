@@ -1,4 +1,4 @@
-"""The contract of compression methods: everything that a file in ``methods/`` imports."""
+"""The core of the contract of compression methods, for files in ``methods/``. Helpers are in the other modules."""
 
 from dlgs_bench.exchange.feedback import ErrorFeedback, Momentum
 from dlgs_bench.exchange.method import Bucket, Gather, Max, Method, PeerExchange, Request, Requests, StepContext, Sum

@@ -56,7 +56,7 @@ class FSDPHook(ParameterHook):
         self._exchanged = {id(p) for p in trained.values()}
         self._shards = [p for name, p in trained.items() if local[name].numel()][::-1]  # by layer
         self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
-        self._syncs, self._watcher = True, torch.compiler.disable(self._before_backward)
+        self._watcher = torch.compiler.disable(self._before_backward)
         with torch.no_grad():
             tensors = [*model.parameters(), *model.buffers()]
             broadcast_all(comm, [t.to_local() if isinstance(t, DTensor) else t for t in tensors])
@@ -96,8 +96,7 @@ class FSDPHook(ParameterHook):
                 "model: set_requires_all_reduce(False) has no effect on the hook; call "
                 "set_requires_gradient_sync(False) to accumulate"
             )
-        self._syncs = any(group.reduce_grads for group in groups)
-        if self._syncs:
+        if any(group.reduce_grads for group in groups):
             for layer, parameter in enumerate(self._shards):
                 if parameter.grad is not None:
                     self._earlier[layer], parameter.grad = parameter.grad, None
@@ -125,12 +124,6 @@ class FSDPHook(ParameterHook):
 
     def _end(self) -> None:
         """Wait for the exchanges after backward, and deliver the aggregate."""
-        if not self._syncs:
-            return
-        if not self._arrived:  # torch.autograd.grad returned the gradients
-            for layer, earlier in self._earlier.items():
-                self._shards[layer].grad = earlier
-            return
         for layer in range(len(self._shards)):
             if layer not in self._arrived:
                 self._bring(layer, None)

@@ -327,7 +327,7 @@ class ParameterHook(Hook):
         raise NotImplementedError
 
     def _end(self) -> None:
-        """Deliver the aggregates at the end of a backward pass."""
+        """Deliver the aggregates at the end of a backward pass in which gradients have arrived."""
         raise NotImplementedError
 
     def _starts_pass(self) -> bool:
@@ -363,7 +363,10 @@ class ParameterHook(Hook):
     def _end_pass(self) -> None:
         try:
             with plain_context(self._comm.device):
-                self._end()
+                if self._arrived:
+                    self._end()
+                else:  # torch.autograd.grad returned the gradients, or nothing is exchanged in this pass
+                    _give_back(self._earlier, self._parameters, None)
         finally:
             self._ending = lambda: None
             self._arrived.clear()

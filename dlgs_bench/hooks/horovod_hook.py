@@ -79,10 +79,6 @@ class HorovodHook(ParameterHook):
 
     def _end(self) -> None:
         """Wait for the exchanges after backward, and deliver the aggregate."""
-        if not self._arrived:  # torch.autograd.grad returned the gradients
-            for layer, earlier in self._earlier.items():
-                self._flat.views[layer][0].grad = earlier
-            return
         with self._all_workers():
             for layer, (parameter, view) in enumerate(self._flat.views):
                 if layer not in self._arrived:

@@ -82,7 +82,8 @@ def run_as_rank(folder: Path, work: Callable[[Path], None], leave_after_s: float
     try:
         work(folder)
     except SystemExit as ended:  # the rank was asked to end
-        print(ended, file=sys.stderr, flush=True)
+        with suppress(OSError):
+            print(ended, file=sys.stderr, flush=True)
         os._exit(1)
     except Exception as error:
         text = f"{ENDED}{error}" if isinstance(error, Ended) else traceback.format_exc()

@@ -182,9 +182,13 @@ def _least_s(queue: _Queue, spec: RunSpec) -> float:
 
 def _speed(queue: _Queue, spec: RunSpec) -> length.Speed | None:
     """The speed of this machine in training a run's model; None before the calibration of the model's layers."""
-    alike = "layers", spec.training.model, spec.training.data
+    alike = "layers", spec.training.model, spec.training.data, spec.cluster.workers
     finished = ((name, queue.runs[name]) for name in queue.walls)
-    calibrated = (name for name, one in finished if (one.kind, one.training.model, one.training.data) == alike)
+    calibrated = (
+        name
+        for name, one in finished
+        if (one.kind, one.training.model, one.training.data, one.cluster.workers) == alike
+    )
     name = next(calibrated, None)
     return length.speed(queue.folder / name) if name else None
 

@@ -53,8 +53,9 @@ def wait(workers: list[subprocess.Popen], what: str, stop: Callable[[], None]) -
 
 def _forward(number: int, worker: subprocess.Popen) -> None:
     for line in worker.stdout:
-        sys.stdout.write(f"[{number}]<stdout>:{line.rstrip()}\n")
-        sys.stdout.flush()
+        with suppress(OSError):  # go on reading, for example on a full disk: a worker waits if its pipe is full
+            sys.stdout.write(f"[{number}]<stdout>:{line.rstrip()}\n")
+            sys.stdout.flush()
 
 
 def run(commands: Sequence[Sequence[str]], what: str) -> int:

@@ -312,8 +312,9 @@ def shorter_communication(timing: Timing) -> list[Comparison]:
 
 def faster_selection(timing: Timing) -> list[Comparison]:
     """The sparsification of LAGS and of Top-K divided by the sparsification of DLGS, in every cell."""
-    others = [between(timing, other, "dlgs", sparsification, which=f"{other} by dlgs") for other in ("lags", "topk")]
-    return weakest(others)
+    return weakest(
+        [between(timing, other, "dlgs", sparsification, which=f"{other} divided by dlgs") for other in ("lags", "topk")]
+    )
 
 
 def sent(run: pd.DataFrame) -> pd.Series:
@@ -437,7 +438,7 @@ def second_to_uncompressed(accuracy: pd.DataFrame) -> list[Comparison]:
     def compare_model(model: str, rows: pd.DataFrame) -> Iterator[Comparison]:
         ratios = sorted(rows["ratio"].dropna().unique(), reverse=True)
         for ratio, (above, under) in product(ratios, [("dlgs", "lags"), ("dlgs", "topk"), ("none", "dlgs")]):
-            metadata = {"model": model, "ratio": ratio, "which": f"{above} by {under}"}
+            metadata = {"model": model, "ratio": ratio, "which": f"{above} divided by {under}"}
             here = rows[rows["ratio"].isna() | (rows["ratio"] == ratio)]
             why = unusable(dict(iter(here.groupby("variant"))), above, under)
             if why:

@@ -7,12 +7,11 @@ judged as in ``dlgs_bench.paper.claims``. A count is exact.
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from itertools import product
 
 import pandas as pd
 
-from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, at_most, judge
+from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, at_most, few, judge
 from dlgs_bench.stats import LEAST_BLOCKS, Estimate, mean_of_seeds, unpaired
 
 UNTESTED = "cannot be tested here"
@@ -36,7 +35,7 @@ def measured(
     statement: str, published: str, where: str, value: Estimate, n: int, disturbed: str | float | None = None
 ) -> dict:
     """The row of a statement that a measured value is above 1."""
-    judged = judge(replace(value, enough=n >= LEAST_BLOCKS))
+    judged = judge(value, n=n) if n >= LEAST_BLOCKS else (UNKNOWN, few(n))
     verdict, why = (UNKNOWN, "disturbed") if isinstance(disturbed, str) else judged
     values = {"value": value.value, "low": value.low, "high": value.high, "n": n}
     return {"statement": statement, "published": published, "where": where} | values | {"verdict": verdict, "why": why}

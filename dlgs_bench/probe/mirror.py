@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
-from statistics import median
 from typing import Any, NoReturn
 
 import torch
@@ -437,6 +436,6 @@ def _selection_rows(entries: int, marks: Marks, device: torch.device) -> list[di
     rows = []
     for (operation, name), work in works.items():
         with suppress(ImportError, NotImplementedError, torch.OutOfMemoryError):
-            seconds = median([marks.median(work)])
+            seconds = marks.median(work)
             rows.append({"operation": operation, "implementation": name, "entries": entries, "seconds": seconds})
     return rows

@@ -71,6 +71,8 @@ class record:  # noqa: N801 - it is called like a function
     line if the job cannot be recorded. RuntimeWarning without ``with``.
     """
 
+    _entered = True  # until the arguments are known to be complete
+
     def __init__(
         self,
         model: nn.Module,

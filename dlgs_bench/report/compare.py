@@ -166,7 +166,7 @@ def _agreement(row: dict) -> str:
         return "disturbed"
     if row["inside_a"] or row["inside_b"]:
         return "yes" if row["inside_a"] == row["judged_a"] and row["inside_b"] == row["judged_b"] else "in one interval"
-    return "within 15 %" if row["close"] else "no"
+    return f"within {100 * (NEAR - 1):.0f} %" if row["close"] else "no"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -26,7 +26,7 @@ def draw(sets: Sets) -> Figure:
     figure, panels = style.panels(len(cells), PANEL_IN, 0.8 + ROW_IN * max(map(len, cells)))
     for axes, cell in zip(panels, cells, strict=True):
         _draw_cell(axes, cell, sets)
-    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend_of(figure, panels)
     return figure
 
 

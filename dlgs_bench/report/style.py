@@ -1,7 +1,7 @@
 """The style of figures: panels, legends, axes, and the small print below. No torch."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -82,6 +82,14 @@ def panels(number: int, width: float, height: float, most: int = 3) -> tuple[Fig
     for axes in grid.flat[number:]:
         axes.set_visible(False)
     return figure, grid.flat[:number]
+
+
+def legend_of(figure: Figure, panels: Iterable[Axes], only: Container[str] | None = None) -> None:
+    """Draw one legend for all panels, each label once. ``only``: the labels to show; None for all."""
+    keys = [axes.get_legend_handles_labels() for axes in panels]
+    drawn = {label: handle for handles, labels in keys for handle, label in zip(handles, labels, strict=True)}
+    shown = [label for label in drawn if only is None or label in only]
+    legend(figure, [drawn[label] for label in shown], shown)
 
 
 def legend(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:

@@ -137,16 +137,6 @@ def in_turns(values: Mapping[str, pd.Series]) -> dict[str, Estimate]:
     return {scheme: _repeat(own, spread) for scheme, own in values.items()}
 
 
-def compare_blocks(own: pd.DataFrame, dense: pd.DataFrame) -> dict[str, float]:
-    """The iteration time of a variant and of uncompressed in the same blocks of one launch, and the speed-up.
-
-    They are medians over blocks, with the interval of a repeat (``_low``, ``_high``).
-    """
-    own_s, dense_s = by_block(own), by_block(dense)
-    compared = {"iteration_s": own_s, "dense_s": dense_s, "speedup": dense_s / own_s}
-    return columns({name: repeatable(values) for name, values in compared.items()}) | {"blocks": len(own_s)}
-
-
 def columns(estimates: Mapping[str, Estimate]) -> dict[str, float]:
     """Name -> value of the estimates, with the columns ``_low`` and ``_high`` for the ends of their intervals."""
     return {

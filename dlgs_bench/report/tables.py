@@ -38,7 +38,7 @@ def run_columns(row: Row, names: Names) -> dict[str, str]:
 
 def links_mbit(row: Row) -> str:
     """The rate of the links in Mb/s. Links in proportion follow the machine's speed: of timed rows, the median."""
-    rate_mbit = row.get("links_mbit", row["rate_mbit"])
+    rate_mbit = row.get("links_mbit", row.get("rate_mbit"))
     return "" if pd.isna(rate_mbit) else f"{rate_mbit:g}"
 
 

@@ -125,7 +125,8 @@ class Testbed:
 
     def stop(self) -> None:
         """Kill all processes that were started on the hosts, and their process groups."""
-        for process in self._started:
+        while self._started:  # a process group that was killed is not killed again, since its number may be reused
+            process = self._started.pop()
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

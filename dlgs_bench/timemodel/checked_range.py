@@ -8,7 +8,7 @@ from dlgs_bench.timemodel.links import Network
 
 SPEEDUP_FACTOR = 1.34  # factor within which 9 of 10 predicted speed-ups were right, n = 50
 # Factor within which 9 of 10 predicted ratios of two methods of one job were right, on the worse of two machines: 1.17
-# with AVX2, 1.15 with AVX-512, n = 120 each.
+# with AVX2, 1.11 with AVX-512, n = 120 each.
 TIED = 1.17
 CHECKED = {"workers": (2, 4), "Mb/s": (100, 1000), "ms of latency": (0, 5), "s per iteration": (0.07, 2.7)}
 

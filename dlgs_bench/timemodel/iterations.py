@@ -16,6 +16,13 @@ from dlgs_bench.timemodel.timeline import Costs
 
 LEAST_SAVED = 0.05  # share of an iteration: a part that would save less does not limit it
 COMPUTING = "computing"
+# The words for what limits an iteration: a key of ``saved``, or ``COMPUTING``.
+LIMITS = {
+    "selection": "selection",
+    "link": "bytes on the links",
+    "messages": "number of messages",
+    COMPUTING: "computing",
+}
 REACHED = 0.9  # utilisation from which on communication counts as hidden
 UTILISATIONS = (0.5, 0.75, 0.9)
 SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate

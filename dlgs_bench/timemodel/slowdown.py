@@ -58,9 +58,8 @@ def slowdown(model: str, batch: int, computation_s: float, nodes: Nodes) -> dict
 
 
 def slowdowns(paths: Iterable[Path]) -> dict[str, float]:
-    """model -> slowdown of this machine, from rate files."""
-    rates = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
-    return {rate["model"]: rate["slowdown"] for rate in rates}
+    """The name of a calibration of layers -> slowdown of this machine, from rate files."""
+    return {Path(path).stem: json.loads(Path(path).read_text(encoding="utf-8"))["slowdown"] for path in paths}
 
 
 def with_rate(path: Path, spec: RunSpec) -> tuple[RunSpec, float]:

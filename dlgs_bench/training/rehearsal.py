@@ -24,7 +24,7 @@ from dlgs_bench.training.timed import over_cycle, timed_steps
 
 def rehearse(comm: Communicator, request: dict) -> list[dict]:
     """One row per block and method: the seconds of an iteration on the slowest rank, amortised over the method's cycle,
-    and the bytes that this rank sent in the last iteration.
+    and the bytes that this rank sent, amortised in the same way.
 
     ``request``: ``forward_s`` and ``rest_s``, which are waited for; ``buffer_entries``, which rank 0 broadcasts before
     forward; ``blocks``; and ``methods``, which take turns, once per block. Each of these has ``row``, its name in the
@@ -52,16 +52,17 @@ def rehearse(comm: Communicator, request: dict) -> list[dict]:
     rows = []
     for block in range(request["blocks"] + 1):  # the first one warms up
         for method, exchange, flat in turns:
-            steps, slowest = timed_steps(exchange.method, 1), []
+            steps, slowest, sent = timed_steps(exchange.method, 1), list[float](), list[float]()
             for step in steps:
                 flat.gradients.normal_(generator=generator)  # another gradient, as in training
                 if not method["hooked"]:
                     flat.gradients.div_(comm.world_size)
                 seconds = _iteration(exchange, flat, block * exchange.method.cycle + step, comm, request, method)
                 slowest.append(comm.start_max(torch.tensor([seconds], dtype=torch.float64)).wait().item())
+                sent.append(exchange.transport.sent_bytes)
             if block:
-                seconds, sent = over_cycle(exchange.method, steps, slowest), exchange.transport.sent_bytes
-                rows.append({"row": method["row"], "block": block, "seconds": seconds, "sent_bytes": sent})
+                seconds, sent_bytes = (over_cycle(exchange.method, steps, values) for values in (slowest, sent))
+                rows.append({"row": method["row"], "block": block, "seconds": seconds, "sent_bytes": sent_bytes})
     return rows
 
 

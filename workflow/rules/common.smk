@@ -81,7 +81,7 @@ for key, value in workflow.config_settings.config.items():
 try:
     CONFIG = configuration.load(config, where())
     if workflow.is_main_process:
-        configuration.check_folders(CONFIG.values, where())
+        configuration.check_outputs_writable(CONFIG.values, where())
 except configuration.ConfigError as error:
     stop(error)
 

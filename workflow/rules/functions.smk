@@ -52,6 +52,15 @@ def unfinished():
     return remaining.unfinished(Path(RUN_FOLDER), CONFIG.runs)
 
 
+def usual(runs):
+    """These timing runs without those with ``more_workers``, so that each topology has one number of workers."""
+    return [
+        run
+        for run in runs
+        if timed(run).cluster.workers == grid.workers(VALUES, timed(run).topology)
+    ]
+
+
 def layers_of(run):
     """The calibration of the layers that a timing run trains."""
     return [f"{CALIBRATION}/layers/{grid.layers_name(timed(run))}"]
@@ -80,9 +89,10 @@ CALIBRATED = {
 }
 
 
-def calibrated(table, folders=(layers_of,), studies=()):
+def calibrated(table, folders=(layers_of,), studies=(), among=lambda runs: runs):
     """One table of each calibration of the timing runs of the paper's tables and of these studies."""
     runs = named("timing") + [run for study in studies for run in studied(study)]
+    runs = among(runs)
     return sorted(
         {f"{f}/{table}" for run in runs for folder in folders for f in folder(run)}
     )

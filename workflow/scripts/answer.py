@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from dlgs_bench.config import grid
 from dlgs_bench.paper.claims import few, other_batch
 from dlgs_bench.paper.findings import HALF, against_16_bits, best_of
 from dlgs_bench.report import captions, sessions, tables
@@ -53,7 +54,7 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
         best, gains = best_of(here if quiet.empty else quiet)
         row = best.to_dict() | {"pays": DISTURBED if quiet.empty else verdict(best, gains)}
         row["as_fast"] = as_fast(over, repeats, best, quiet, names) if gains else ""
-        ratio = against_16_bits(over, repeats, best) or Estimate(math.nan, math.nan, math.nan, enough=False)
+        ratio = against_16_bits(over, repeats, best) or Estimate(math.nan, math.nan, math.nan)
         rows.append(row | {"against_16": ratio.value, "against_16_low": ratio.low, "against_16_high": ratio.high})
     return pd.DataFrame(rows)
 
@@ -82,14 +83,17 @@ def verdict(best: pd.Series, gains: bool) -> str:
 
 
 def break_even(row: dict, calibrated: list[Projection], rates: dict[str, dict]) -> float:
-    """Mb/s, with proportional links of the other nodes' links; NaN if the method was not calibrated."""
+    """Mb/s, with proportional links of the other nodes' links; NaN if the method was not calibrated.
+
+    ``rates``: the content of rate files, by the name of the calibration of layers.
+    """
     projections = {one.spec.variant: one for one in calibrated if fits(one.spec, row)}
     if not {"none", row["variant"]} <= set(projections):
         return math.nan
     latency_ms = 0.0 if pd.isna(row["latency_ms"]) else row["latency_ms"]  # of the host's own network: not known
     there = Network(row["workers"], row["rate_mbit"], latency_ms)
     break_even = iterations.break_even_mbit(projections["none"], projections[row["variant"]], there, GAIN)
-    rate = rates.get(row["model"])
+    rate = rates.get(grid.layers_name(projections["none"].spec))
     return break_even if rate is None else break_even * rate["nodes"]["link_mbit"] / rate["proportional_mbit"]
 
 
@@ -164,9 +168,7 @@ def main(snakemake: Script) -> None:
     table = answers(pd.read_csv(inputs.timing), names)
     table = sessions.over_sessions(table, sessions.kept_speedups(inputs.sessions, table["model"].unique()))
     calibrated = Calibrations(Path(run).parent for run in inputs.calibration).each()
-    rates = {
-        rate["model"]: rate for rate in (json.loads(Path(path).read_text(encoding="utf-8")) for path in inputs.rates)
-    }
+    rates = {Path(path).stem: json.loads(Path(path).read_text(encoding="utf-8")) for path in inputs.rates}
     points = [pd.read_csv(path) for path in (inputs.accuracy, *inputs.kept)]
     rows = table.to_dict("records")
     table["break_even_mbit"] = [break_even(row, calibrated, rates) for row in rows]

@@ -4,7 +4,7 @@ All ways were timed in turns in one run per model and topology. Every other tabl
 way of its run. Iteration: the mean over launches, as in Table 2. Divided by the fastest: the iteration divided by the
 fastest iteration of the same method, block by block. Brackets: the 95 % interval of a repeat (Student's t). It comes
 from how much the launches of a run differ, pooled over the ways of a method, or from the blocks of a run with one
-launch."""
+launch. Links: the calibrated rate; Table 2 shows the median rate during the run."""
 
 from pathlib import Path
 

@@ -85,9 +85,7 @@ def main(snakemake: Script) -> None:
         rate = f", {mbit} Mb/s" if (mbit := tables.links_mbit(first)) else ""
         axes.set_title(f"{name}; {where}{rate}", fontsize=10)
     panels[-1].set_xlabel("time of one iteration (ms)")
-    handles, labels = panels[0].get_legend_handles_labels()
-    legend = dict(zip(labels, handles, strict=True))  # the dotted line once
-    style.legend(figure, list(legend.values()), list(legend))
+    style.legend_of(figure, panels)
     note = (
         f"{captions.setting(table)}; {captions.counted(table)}, means over the workers; whiskers below the bars: "
         f"{captions.repeat(table)}; dotted: uncompressed in the same run; "

@@ -71,16 +71,14 @@ def upper(axes: Axes, points: pd.DataFrame, value: str, names: Names, recipe: di
 
 def draw_legends(figure: Figure, panels: Sequence[Axes]) -> None:
     """Draw a legend in each panel, or one legend for all above them if a panel has many lines."""
-    keys = [axes.get_legend_handles_labels() for axes in panels]
-    if all(len(labels) <= MOST_INSIDE for _, labels in keys):
+    if all(len(axes.get_legend_handles_labels()[1]) <= MOST_INSIDE for axes in panels):
         for axes in panels:
             # The background hides the dotted lines behind the words.
             axes.legend(facecolor="white", edgecolor="none", framealpha=1, fontsize=9)
         return
-    drawn = {label: handle for handles, labels in keys for handle, label in zip(handles, labels, strict=True)}
     for axes in panels:
         axes.get_legend().remove()  # seaborn draws one
-    style.legend(figure, list(drawn.values()), list(drawn))
+    style.legend_of(figure, panels)
 
 
 def lower(axes: Axes, differences: pd.DataFrame, value: str, names: Names, recipe: dict) -> None:

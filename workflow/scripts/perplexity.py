@@ -59,9 +59,9 @@ def _against(row: Row, column: str) -> str:
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, points = Names.of(snakemake), pd.read_csv(snakemake.input.accuracy)
-    table = names.arrange(build(points).assign(rate_mbit=float("nan")))
+    table = names.arrange(build(points))
     caption = f"{captions.of_script(snakemake)} {captions.PERPLEXITY} {captions.setting(points)}."
-    tables.save_table(table.drop(columns="rate_mbit"), shown(table, names), caption, snakemake.output)
+    tables.save_table(table, shown(table, names), caption, snakemake.output)
 
 
 if __name__ == "__main__":

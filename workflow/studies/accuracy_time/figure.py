@@ -46,9 +46,7 @@ def main(snakemake: Script) -> None:
     figure, panels = style.panels(len(settings) * len(rates), 3.4, 2.5, most=len(rates))
     for axes, (rows, gbit) in zip(panels, product(settings, rates), strict=True):
         draw(axes, rows[rows["gbit"] == gbit], names)
-    handles = [axes.get_legend_handles_labels() for axes in panels]
-    every = {label: line for one in handles for line, label in zip(*one, strict=True)}
-    style.legend(figure, list(every.values()), list(every))
+    style.legend_of(figure, panels)
     timing = timing[timing["model"].isin(lines["model"])]
     note = (
         f"Curves: {captions.setting(points)}; {accuracy_time.seeds(points)}. Iterations: {captions.setting(timing)}; "

@@ -28,7 +28,7 @@ ADVISE_CHECK_FOLDERS = sorted(
         *(folder for run in studied("advise") for folder in layers_of(run)),
         *(
             folder
-            for run in named("timing")
+            for run in usual(named("timing"))
             if timed(run).training.model in ADVISE["models"]
             and timed(run).topology == ALL_GATHER
             for folder in exchanges_of(run)
@@ -39,9 +39,9 @@ ADVISE_CHECK_FOLDERS = sorted(
 
 # The input of scripts that predict: calibrations and, for other nodes, the slowdown of this machine.
 ADVISE_INPUT = {
-    "calibration": calibrated("run.json", [layers_of, exchanges_of]),
+    "calibration": calibrated("run.json", [layers_of, exchanges_of], among=usual),
     "rates": (
-        sorted({rate_file(timed(run)) for run in named("timing")})
+        sorted({rate_file(timed(run)) for run in usual(named("timing"))})
         if ADVISE_NODES
         else []
     ),

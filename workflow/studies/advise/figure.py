@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from dlgs_bench.config.grid import layers_name
 from dlgs_bench.report import style
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
@@ -81,10 +82,11 @@ def main(snakemake: Script) -> None:
     figure, panels = style.panels(len(panes), 4.6, 3.5)
     for axes, pane in zip(panels, sorted(panes, key=lambda pane: order.index(pane[0])), strict=True):
         model, topology = pane
-        draw(axes, panes[pane], names, there, slower.get(model, 1.0), factor)
+        slowdown = slower.get(layers_name(panes[pane][0].spec), 1.0)
+        draw(axes, panes[pane], names, there, slowdown, factor)
         over = "" if topology == ALL_GATHER.name else f", {TOPOLOGIES[topology].title}"
         finish(axes, names.model(model) + over, there.rate_mbit)
-    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend_of(figure, panels)
     machine = json.loads(Path(snakemake.input.calibration[0]).read_text(encoding="utf-8"))["provenance"]["machine"]
     note = (
         f"time model alone, from calibrations on {machine}; {there.workers} workers, {there.latency_ms:g} ms from host "

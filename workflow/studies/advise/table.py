@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from dlgs_bench.config.grid import layers_name
 from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import LINKS, run_metadata
 from dlgs_bench.report.log import Script, log_errors, refuse
@@ -24,12 +25,6 @@ from dlgs_bench.timemodel.slowdown import slowdowns
 from dlgs_bench.topology import TOPOLOGIES
 
 LEAST_LIKELY_S = 0.005  # of computing, since a GPU takes milliseconds to start a model's kernels
-LIMITS = {
-    "selection": "selecting entries",
-    "link": "the bytes on the links",
-    "messages": "the number of messages",
-    iterations.COMPUTING: "computing",
-}
 
 
 def predict(snakemake: Script) -> pd.DataFrame:
@@ -39,7 +34,7 @@ def predict(snakemake: Script) -> pd.DataFrame:
     checked = pd.read_csv(snakemake.input.checked)
     rows = []
     for projection in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
-        slowdown = slower.get(projection.spec.training.model, 1.0)
+        slowdown = slower.get(layers_name(projection.spec), 1.0)
         metadata = {
             key: value
             for key, value in run_metadata(projection.folder, projection.spec.scheme.label).items()
@@ -92,7 +87,7 @@ def _sentence(row: pd.Series, names: Names, topology: str) -> str:
     took = f"{tables.number(row['iteration_s'] * 1e3)} instead of {tables.number(row['dense_s'] * 1e3)} ms an iteration"
     by = "" if row["collective"] == tables.ENGINE_SUMS else f" by {row['collective']}"
     said = f"{begin[verdict]}: the fastest, {label(row, names)}{by}, is predicted to be {times}, {took}."
-    said += f" What limits it is {LIMITS[row['limit']]}."
+    said += f" Limited by: {iterations.LIMITS[row['limit']]}."
     if row["outside"]:
         said += f" Warning: the estimate is less reliable than where it was checked: {row['outside']}."
     if row["computing_s"] < LEAST_LIKELY_S:
@@ -121,7 +116,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             **tables.run_columns(row, names),
             "Iteration (ms)": tables.number(row["iteration_s"] * 1e3),
             "Speed-up": tables.spread(row, "speedup") if row["variant"] != "none" else f"{row['speedup']:.3g}",
-            "Limited by": LIMITS[row["limit"]],
+            "Limited by": iterations.LIMITS[row["limit"]],
             "Without that (ms)": tables.number((row["iteration_s"] - row["limit_s"]) * 1e3),
             f"Link for {iterations.REACHED:.0%} computing (Mb/s)": _needed(row["needed_mbit"]),
         }

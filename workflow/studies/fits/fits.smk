@@ -7,7 +7,7 @@ use rule artefact as fits_figure with:
     input:
         samples=lambda w: [
             f"{folder}/samples.csv"
-            for run in named("timing")
+            for run in usual(named("timing"))
             if timed(run).training.model == w.model
             for folder in exchanges_of(run)
         ],

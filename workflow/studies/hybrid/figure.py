@@ -75,10 +75,7 @@ def main(snakemake: Script) -> None:
             f"{row['samples']} by {row['workers']}" for _, row in rows.drop_duplicates("workers").iterrows()
         )
         axes.set_title(f"{model}; samples: {samples} workers", fontsize=9)
-    handles, labels = panels[0].get_legend_handles_labels()
-    shown = {"predicted"} | visible(table)
-    entries = {label: handle for handle, label in zip(handles, labels, strict=True) if label in shown}
-    style.legend(figure, list(entries.values()), list(entries))
+    style.legend_of(figure, panels, {"predicted"} | visible(table))
     table = table[table["repeats"] > 0]
     n = captions.least_to_most(table["repeats"])
     style.save(figure, f"{captions.setting(table)}; medians of n = {n} iterations; {captions.WHISKERS}", snakemake)

@@ -26,7 +26,7 @@ def main(snakemake: Script) -> None:
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
         style.open_frame(axes)
-    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend_of(figure, panels)
     first = table.iloc[0]
     note = f"{first['title']}, {data_title(first)}; {first['samples']} samples in a step; {captions.setting(table)}; "
     style.save(figure, note + captions.number_of_seeds(table), snakemake)

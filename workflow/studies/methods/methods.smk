@@ -1,11 +1,6 @@
 # All methods in one table and three figures: snakemake methods.
 METHODS = VALUES["studies"]["methods"]
-METHODS_RUNS = {
-    kind: [
-        Path(name).name for name in CONFIG.studies["methods"] if name.startswith(kind)
-    ]
-    for kind in ("accuracy", "timing")
-}
+METHODS_RUNS = {kind: of_kind("methods", kind) for kind in ("accuracy", "timing")}
 METHODS_LARGE = [run for run in METHODS_RUNS["timing"] if "-methods-rates" not in run]
 METHODS_GIVEN = METHODS["variants"] | VALUES["variants"]
 METHODS_PARAMS = {

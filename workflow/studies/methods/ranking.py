@@ -37,7 +37,7 @@ def main(snakemake: Script) -> None:
     axes.set_xlabel(f"time to {100 * snakemake.params.target:g} % test accuracy, divided by the shortest")
     axes.grid(alpha=0.3)
     style.open_frame(axes)
-    style.legend(figure, *axes.get_legend_handles_labels())
+    style.legend_of(figure, [axes])
     first = points.iloc[0]
     note = f"{names.model(first['model'])}, {data_title(first)}; {captions.setting(points)}; {captions.seeds(points)}"
     note += "; after a name: its score, and the range of 95 % of scores with other noise of the test set"

@@ -21,10 +21,12 @@ import numpy as np
 import pandas as pd
 
 from dlgs_bench.report import captions, curves, tables
+from dlgs_bench.report.load_runs import by_block
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, Row
 from dlgs_bench.report.ranking import SOONER, TO_TARGET, resampled, scores
-from dlgs_bench.report.summary import compare_blocks, summarise
+from dlgs_bench.report.summary import columns, summarise
+from dlgs_bench.stats import repeatable
 
 DRAWS = 1000
 AT_TARGET = "score_at_"  # begins the names of columns of scores with another target; the target in percent follows
@@ -78,8 +80,8 @@ def timed(timing: pd.DataFrame, model: str, baseline: str) -> pd.DataFrame:
     runs = timing[timing["model"] == model]
     against = {}
     for variant, rows in runs.groupby("variant"):
-        row = compare_blocks(rows[rows["timed"] == variant], rows[rows["timed"] == baseline])
-        against[variant] = {f"against{end}": row[f"speedup{end}"] for end in ("", "_low", "_high")}
+        own_s, baseline_s = (by_block(rows[rows["timed"] == name]) for name in (variant, baseline))
+        against[variant] = columns({"against": repeatable(baseline_s / own_s)})
     table = summarise(runs).set_index("variant").join(pd.DataFrame.from_dict(against, orient="index"))
     return table[[column for column in table if column.startswith(TIMED)]].add_prefix(f"{model}_")
 

@@ -60,7 +60,7 @@ def main(snakemake: Script) -> None:
         draw(axes, rows)
         what = "uncompressed" if pd.isna(ratio) else f"{ratio:g} of the blocks"
         axes.set_title(f"{names.model(model)}, {what}", fontsize=9)
-    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend_of(figure, panels)
     n = captions.least_to_most(table["blocks"])
     style.save(figure, f"{captions.setting(table)}; medians of n = {n} blocks; {captions.WHISKERS}", snakemake)
 

@@ -54,12 +54,12 @@ def _timed(values: dict, model: str, workers: int, scheme: Scheme) -> RunSpec:
         data = plugins.describe("models", model)["data"]
     except ValueError as error:
         raise ConfigError(f"studies.omnireduce: {error}") from None
-    synthetic = data == grid.IMAGENET
+    synthetic = data == grid.IMAGENET and not values["data"]["imagenet"]
     rates = (float(study["rate_mbit"]),) * workers
     return RunSpec(
         "timing",
         Training(model, grid.TIMED_STAND_IN if synthetic else data, synthetic, batch=study["batch"]),
         scheme,
-        Cluster("torch_dist", workers, network="testbed", rates_mbit=rates),
+        Cluster("torch_dist", workers, values["threads"], network="testbed", rates_mbit=rates),
         Measurement(blocks=study["blocks"], repeats=study["repeats"]),
     )

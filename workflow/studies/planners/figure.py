@@ -47,7 +47,7 @@ def main(snakemake: Script) -> None:
         axes.set_title(f"{name}, {TOPOLOGIES[first['topology']].title}{rate}, batch {first['batch']}", fontsize=8)
     for axes in panels[-2:]:
         axes.set_xlabel("iteration divided by the exact plan's")
-    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend_of(figure, panels)
     note = f"{captions.setting(table)}; in brackets: groups; measured: median of "
     note += f"n = {captions.least_to_most(table['blocks'])} blocks, amortised over the phases of a cycle, "
     note += f"whiskers: {captions.repeat(table, 'the plans of a run')}"

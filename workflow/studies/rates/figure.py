@@ -28,8 +28,7 @@ def draw(axes: Axes, look: dict, rows: pd.DataFrame, predict: Projection | None,
             axes, look, rates, [predict.iteration_s(replace(predict.here, rate_mbit=rate)) * 1e3 for rate in rates]
         )
         # All variants are calibrated at one rate; the legend shows the line once.
-        label = None if "rate of the calibration" in axes.get_legend_handles_labels()[1] else "rate of the calibration"
-        axes.axvline(predict.here.rate_mbit, color="0.6", linestyle=":", linewidth=0.8, label=label)
+        axes.axvline(predict.here.rate_mbit, color="0.6", linestyle=":", linewidth=0.8, label="rate of the calibration")
 
 
 def finish(axes: Axes, ticks: list[float], bound_s: float) -> None:
@@ -63,7 +62,7 @@ def main(snakemake: Script) -> None:
         axes.set_title(
             f"{names.model(model)}, {data_title(here.iloc[0])}{at_ratio(ratio)}, selection {kind}", fontsize=8
         )
-    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend_of(figure, panels)
     style.save(figure, captions.over_rates(table, modelled=bool(snakemake.input.calibration)), snakemake)
 
 

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 
 from dlgs_bench import looks
 from dlgs_bench.report import captions, style
+from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, data_title
 
@@ -46,7 +47,7 @@ def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names = Names.of(snakemake)
     accuracy, density = map(pd.read_csv, snakemake.input[:2])
-    last = accuracy[accuracy["step"] == accuracy.groupby("run")["step"].transform("max")]
+    last = last_points(accuracy)
     intervals = sorted(density["refresh_every"].unique())
     rows = list(density.groupby(KEYS, sort=False))
     size = (8.2, 0.9 + 2.5 * len(rows))
@@ -56,7 +57,7 @@ def main(snakemake: Script) -> None:
         draw_accuracy(right, last[(last["variant"] == variant) & (last["ratio"] == ratio)], intervals)
     grid[-1][0].set_xlabel("step")
     grid[-1][1].set_xlabel("refresh interval s (steps)")
-    style.legend(figure, *grid[0][0].get_legend_handles_labels())
+    style.legend_of(figure, grid.flat)
     first = accuracy.iloc[0]
     note = (
         f"{names.model(first['model'])}, {data_title(first)}; {captions.setting(accuracy)}; {captions.seeds(accuracy)}"

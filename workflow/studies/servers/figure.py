@@ -80,7 +80,7 @@ def main(snakemake: Script) -> None:
         ratio = at_ratio(rows["ratio"].dropna().min())
         title = f"{names.model(model)}, {data_title(rows.iloc[0])}{ratio}; {topology.title}"
         axes.set_title(title, fontsize=8)
-    style.legend(figure, *panels[0].get_legend_handles_labels())
+    style.legend_of(figure, panels)
     style.save(figure, captions.over_rates(table, " and a server", modelled=bool(snakemake.input.exchanges)), snakemake)
 
 

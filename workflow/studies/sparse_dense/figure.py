@@ -46,7 +46,7 @@ def main(snakemake: Script) -> None:
     figure, panels = style.panels(2 * len(equals), 4.2, 3.4, most=2)
     for row, equal in enumerate(equals):
         draw(*panels[2 * row : 2 * row + 2], points[points["equal"] == equal], kinds, equal)
-    style.legend(figure, *panels[1].get_legend_handles_labels())
+    style.legend_of(figure, [panels[1]])
     first, last = points.iloc[0], points[points["step"] == points["train_steps"]]
     note = f"{Names.of(snakemake).model(first['model'])}, {data_title(first)}; ratio {first['ratio']:g}; "
     note += f"{captions.setting(points)}; {captions.number_of_seeds(points)}; "

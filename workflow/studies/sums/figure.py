@@ -65,10 +65,7 @@ def main(snakemake: Script) -> None:
     for axes, (what, rows) in zip(panels, cases, strict=True):
         draw(axes, rows, names)
         axes.set_title(what, fontsize=9)
-    entries = {
-        label: handle for axes in panels for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    style.legend(figure, entries.values(), entries.keys())
+    style.legend_of(figure, panels)
     n = captions.least_to_most(table["repeats"])
     sizes = " or ".join(f"{entries * 4e-6:g}" for entries in sorted(table["entries"].unique()))
     note = f"{captions.setting(table)}; tensors of {sizes} MB; n = {n} repeats a point"
