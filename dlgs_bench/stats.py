@@ -111,12 +111,13 @@ def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
 
 
 def amortised_by(
-    keys: Sequence, values: ArrayLike, phases: ArrayLike, shares: ArrayLike
+    keys: Sequence, values: ArrayLike, phases: ArrayLike, shares: ArrayLike, means: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
     """Fast form of ``amortised`` for each group of iterations with equal ``keys``, sorted by the keys.
 
-    All arguments are columns with one entry per iteration. ``keys``: numbers; NaN is a key of its own and the last.
-    ``phases``: the index of each iteration's phase. Returns the index of one iteration of each group, and the values.
+    All other arguments except ``means`` are columns with one entry per iteration, too. ``keys``: numbers; NaN is a key
+    of its own and the last. ``phases``: the index of each iteration's phase. ``means``: of each phase instead of
+    medians. Returns the index of one iteration of each group, and the values.
     """
     keys = [np.where(np.isnan(key), np.inf, key) for key in keys]
     values, phases, shares = map(np.asarray, (values, phases, shares))
@@ -124,10 +125,12 @@ def amortised_by(
     new_group = np.any([_changes(key[order]) for key in keys], axis=0)
     starts = np.flatnonzero(new_group | _changes(phases[order]))  # of each phase of each group
     ends = np.append(starts[1:], len(order))
-    medians = (values[order[(starts + ends - 1) // 2]] + values[order[(starts + ends) // 2]]) / 2
+    middles = (values[order[(starts + ends - 1) // 2]] + values[order[(starts + ends) // 2]]) / 2
+    if means:
+        middles = np.add.reduceat(values[order], starts) / (ends - starts)
     share, group = shares[order[starts]], np.cumsum(new_group[starts]) - 1
     firsts = order[starts[new_group[starts]]]
-    return firsts, np.bincount(group, share * medians) / np.bincount(group, share)
+    return firsts, np.bincount(group, share * middles) / np.bincount(group, share)
 
 
 def _changes(column: np.ndarray) -> np.ndarray:

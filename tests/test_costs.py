@@ -9,6 +9,7 @@ from support import examples
 
 from dlgs_bench.timemodel.costs import (
     amortised,
+    backward_of_slowest,
     calibration,
     contention,
     curve,
@@ -60,15 +61,15 @@ def test_what_contradicts_that_larger_messages_cost_more_is_evened_out(seconds):
 
 @examples(0.4)
 @given(st.floats(0, 1e-2), st.lists(st.floats(0, 1e-3), min_size=9, max_size=9))
-def test_what_a_communication_waits_for_a_core_is_the_median_over_the_sizes(wait, odd):
-    """The median is over sizes that were timed together with computing. Without such a size, nothing is added."""
+def test_what_a_communication_waits_for_a_core_is_the_mean_over_the_sizes(wait, odd):
+    """The mean is over sizes that were timed together with computing. Without such a size, nothing is added."""
     idle = sent(lambda d, n: 1e-3 + n * 1e-9 * d)
     overlapped = idle[idle["buckets"] == 8].assign(overlapped=True)
     assert contention(idle) == 0
     longer = wait + np.array(odd)[: len(overlapped)]
     assert contention(
         pd.concat([idle, overlapped.assign(communication_s=overlapped["communication_s"] + 8 * longer)])
-    ) == (pytest.approx(np.median(longer)))
+    ) == (pytest.approx(np.mean(longer)))
     assert contention(pd.concat([idle, overlapped.assign(communication_s=0.0)])) == 0
 
 
@@ -110,6 +111,25 @@ def test_phases_are_amortised_by_their_share():
     assert amortised(samples, "sparsify_s")["sparsify_s"].tolist() == pytest.approx([0.25 * 4 + 0.75 * 1.2])
 
 
+@given(st.lists(st.lists(st.floats(0.1, 9), min_size=3, max_size=3), min_size=1, max_size=9), st.floats(0, 2))
+def test_backward_of_the_slowest_is_whole_passes_and_the_wait_for_it(passes, wait):
+    """The median of whole passes counts, not the sum of medians, which is less if each pass is slow somewhere else."""
+    rows = [{"layer": layer, "backward_s": value} for each in passes for layer, value in enumerate(each)]
+    found = backward_of_slowest(pd.DataFrame(rows), pd.DataFrame({"skew_s": [0.0, 2 * wait]}))
+    assert sum(found) == pytest.approx(np.median([sum(each) for each in passes]) + wait)
+    assert np.array(found) / found[0] == pytest.approx(np.median(passes, axis=0) / np.median(passes, axis=0)[0])
+
+
+def test_waits_are_amortised_as_means():
+    """One wait of four is long. Selection does not wait, so its median counts."""
+    rows = pd.DataFrame(
+        {"entries": 10, "buckets": 1, "phase": "step", "share": 1.0, "sparsify_s": [1.0, 1.0, 1.0, 9.0]}
+    )
+    rows = rows.assign(communication_s=rows["sparsify_s"])
+    assert amortised(rows, "sparsify_s")["sparsify_s"].tolist() == [1.0]
+    assert amortised(rows, "communication_s")["communication_s"].tolist() == [3.0]
+
+
 KINDS = {"summed_bytes": "summed", "gathered_bytes": "gathered", "message_bytes": "messages"}
 BYTES = dict.fromkeys(KINDS, 0.0)
 SENT = BYTES | {"sums": 0}
@@ -147,8 +167,8 @@ def test_samples_become_costs_that_planners_take():
     samples["taken_s"] = 8 * 0.125 * samples["overlapped"]
     calibrated = calibration(layers, iterations, samples.assign(**SENT))
     found = calibrated.costs
-    assert calibrated.sizes == [10, 99] and calibrated.rest_s == 1.75
-    assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2, 0.5])
+    assert calibrated.sizes == [10, 99] and calibrated.rest_s == 0.75
+    assert found.forward_s == 2 and found.backward_s == pytest.approx([0.2 * 1.7 / 0.7, 0.5 * 1.7 / 0.7])
     assert found.communicate(0) == pytest.approx(1.0, rel=1e-3)
     assert found.latency(99) == pytest.approx(0.5, rel=1e-3) and found.contention_s == pytest.approx(0.25)
     assert found.interference(99) == pytest.approx(0.125)

@@ -1,4 +1,4 @@
-"""Fits the costs of the time model to calibration samples: curves through medians. No torch."""
+"""Fits the costs of the time model to calibration samples: curves through medians and means. No torch."""
 
 import itertools
 from dataclasses import asdict, dataclass
@@ -11,6 +11,10 @@ from dlgs_bench import stats
 from dlgs_bench.timemodel.cost_curve import Curve
 from dlgs_bench.timemodel.timeline import Costs
 from dlgs_bench.topology import Traffic
+
+# These times contain waits for a core. Most waits are short and few are long. An iteration has many messages, so it
+# adds up many waits, and their mean counts.
+WAITS = ("communication_s", "taken_s")
 
 
 def curve(entries: ArrayLike, seconds: ArrayLike) -> Curve:
@@ -43,7 +47,7 @@ def link_occupancy(samples: pd.DataFrame) -> tuple[Curve, Curve]:
 
 
 def contention(samples: pd.DataFrame) -> float:
-    """How much longer each bucket in flight takes while the workers compute: the median over sizes, in seconds.
+    """How much longer each bucket in flight takes while the workers compute: the mean over sizes, in seconds.
 
     The communication thread then waits for a core. This wait does not depend on the size of the message.
     """
@@ -55,7 +59,7 @@ def contention(samples: pd.DataFrame) -> float:
         for overlapped in (True, False)
     )
     longer = ((overlapped - sequential) / in_flight["buckets"].max()).dropna()
-    return max(0.0, float(longer.median())) if len(longer) else 0.0
+    return max(0.0, float(longer.mean())) if len(longer) else 0.0
 
 
 def interference(samples: pd.DataFrame) -> Curve:
@@ -109,10 +113,10 @@ def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
-    """``column`` by (entries, buckets), amortised over the phases of a cycle."""
+    """``column`` by (entries, buckets), amortised over the phases of a cycle: medians, or means of ``WAITS``."""
     entries, buckets = samples["entries"].to_numpy(), samples["buckets"].to_numpy()
     phases = pd.factorize(samples["phase"])[0]
-    firsts, values = stats.amortised_by([entries, buckets], samples[column], phases, samples["share"])
+    firsts, values = stats.amortised_by([entries, buckets], samples[column], phases, samples["share"], column in WAITS)
     return pd.DataFrame({"entries": entries[firsts], "buckets": buckets[firsts], column: values})
 
 
@@ -137,8 +141,8 @@ def traffic_per_entry(samples: pd.DataFrame) -> Traffic:
 class Calibration:
     """The costs of one model and one method, from their calibration runs.
 
-    ``sizes``: entries of the layers. ``rest_s``: optimizer, other, and waiting for slower workers. ``traffic``: the
-    bytes that one worker sends for each entry. ``fits``: the curves as a record for people.
+    ``sizes``: entries of the layers. ``costs``: of the slowest worker, for which the others wait. ``rest_s``: optimizer
+    and other. ``traffic``: the bytes that one worker sends for each entry. ``fits``: the curves as a record for people.
     """
 
     sizes: list[int]
@@ -169,11 +173,32 @@ def calibration(
     sparsify = curve(selected["entries"], selected["sparsify_s"] / selected["buckets"])
     communicate, latency = link_occupancy(samples)
     contention_s, slows = contention(samples), interference(samples)
-    backward = layers.groupby("layer")["backward_s"].median().tolist()
     record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate), "latency": asdict(latency),
               "contention_s": contention_s, "interference": asdict(slows)}  # fmt: skip
     forward_s = float(iterations["forward_s"].median())
-    measured = Costs(forward_s, backward, sparsify, communicate, latency, contention_s, slows, within == "layer")
+    measured = Costs(
+        forward_s,
+        backward_of_slowest(layers, iterations),
+        sparsify,
+        communicate,
+        latency,
+        contention_s,
+        slows,
+        within == "layer",
+    )
     sizes = layers.groupby("layer")["entries"].first().tolist()
-    rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median() + iterations["skew_s"].mean())
+    rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())
     return Calibration(sizes, measured, rest_s, traffic, record)
+
+
+def backward_of_slowest(layers: pd.DataFrame, iterations: pd.DataFrame) -> list[float]:
+    """Seconds of backward of each layer on the slowest worker, for which the others wait.
+
+    They are in proportion to the medians of each layer. Their sum is the median of whole backward passes and the mean
+    wait for the slowest worker. The sum of the medians is less than the median of the sums if workers share cores: each
+    layer of a pass seldom loses its core, but some layer does in every pass.
+    """
+    medians = layers.groupby("layer")["backward_s"].median()
+    passes = layers["backward_s"].groupby(layers.groupby("layer").cumcount()).sum()
+    whole_s = passes.median() + iterations["skew_s"].mean()
+    return (medians * whole_s / medians.sum()).tolist()

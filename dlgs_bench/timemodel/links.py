@@ -73,7 +73,8 @@ def project_costs(
 
     ``traffic``: the bytes that one worker sends for each entry of a bucket. ``sum_rounds``: the rounds of dense sums by
     number of workers; ``other_rounds``: the rounds there, if they differ. The latency of the costs is scaled by the
-    same factor as the time on the link.
+    same factor as the time on the link. A communication waits for a core of each other worker, so contention grows
+    with their number.
     """
     own = _terms(topology, traffic, here, sum_rounds)
     other = _terms(topology, traffic, there, other_rounds or sum_rounds)
@@ -89,4 +90,5 @@ def project_costs(
         costs,
         communicate=Curve(occupied.entries, tuple(with_waiting)),
         latency=Curve(latency.entries, tuple(factor * latency.seconds)),
+        contention_s=costs.contention_s * (there.workers - 1) / max(1, here.workers - 1),
     )

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import Scope, assign_buckets
@@ -40,6 +41,7 @@ CHEAP = 2**20  # entries: smaller samples cost little and show the latency, so t
 OVERLAPPED = 2**22  # entries of the largest bucket whose communication is timed while workers compute
 Shapes = tuple[tuple[int, ...], ...]  # shapes of the layers in a bucket; ((d,),) for one layer of d entries
 PRODUCTS = 50  # products timed alone before each sample
+CACHES_BYTES = 2**25  # of other data, more than a core's caches hold, and written in milliseconds
 
 
 class LayerTimes:
@@ -211,11 +213,12 @@ def _samples(
     clock, size, samples = Clock(device), sum(map(math.prod, shapes)), []
     exchange = _exchange_without_model(spec, comm, clock, shapes, count, device, overlapped)
     exchange.warm_start()
+    other_data = torch.zeros(CACHES_BYTES // 4, device=device)
     repeats = spec.measurement.repeats * (2 if size * count < CHEAP else 1)
     for repeat in range(repeats + 1):
         rows = []
         for step in timed_steps(exchange.method, repeats=1):
-            row = _sample(spec, comm, clock, exchange, repeat * exchange.method.cycle + step)
+            row = _sample(spec, comm, clock, exchange, other_data, repeat * exchange.method.cycle + step)
             phase = exchange.method.phase(step)
             share = phase_share(exchange.method, phase)
             case = {"entries": size, "buckets": count, "overlapped": overlapped, "phase": phase, "share": share}
@@ -294,8 +297,11 @@ def _exchange_without_model(
     return SequentialExchange(method, groups, buckets, own_transport, clock, overlapped=product if overlapped else None)
 
 
-def _sample(spec: RunSpec, comm: Communicator, clock: Clock, exchange: Exchange, number: int) -> dict:
+def _sample(
+    spec: RunSpec, comm: Communicator, clock: Clock, exchange: Exchange, other_data: Tensor, number: int
+) -> dict:
     """Exchange all buckets, which are ready at the same time: the parts in seconds, and the bytes."""
+    other_data.add_(1)  # forward and backward fill the caches with other data, too
     for bucket in exchange.buckets:
         bucket.gradient.normal_()
     comm.barrier()
