@@ -158,7 +158,7 @@ def test_computing_faster_than_a_gpu_starts_is_doubtful_and_its_interval_wider(
     assert (table["iteration_s"].max() > 0.07) == (network == (2, 100.0, 0.0))
     for line in answers:
         assert "Warning: " in line and reason in line and "is doubtful" in line and "computation_ms" in line
-    compressed, factor = table[table["variant"] != "none"], advice.margin(pd.read_csv(report.checked)) ** 2
+    compressed, factor = table[table["variant"] != "none"], advice.interval(pd.read_csv(report.checked)) ** 2
     assert (compressed["speedup"] / compressed["speedup_low"]).to_numpy() == pytest.approx(factor, rel=1e-3)
 
 
@@ -177,7 +177,7 @@ def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):
     # 2 to 4 workers were checked, so the interval is wider.
     assert "Warning" in text and "8 workers, where 2 to 4 were checked" in text
     compressed = table[table["variant"] != "none"]
-    factor = advice.margin(pd.read_csv(report.checked)) ** 2
+    factor = advice.interval(pd.read_csv(report.checked)) ** 2
     assert (compressed["speedup_high"] / compressed["speedup"]).to_numpy() == pytest.approx(factor, rel=1e-3)
     assert "computation_ms" not in text and table["computing_s"].min() > 0.005
 

@@ -414,7 +414,7 @@ def test_gradients_of_16_bits_are_half_the_bytes():
 
 def test_the_interval_and_the_range_are_those_of_the_checked_cases():
     cases = pd.read_csv(ROOT / "workflow/studies/advise/checked.csv")
-    assert advice.margin(cases) == pytest.approx(SPEEDUP_FACTOR, abs=0.005)
+    assert advice.margin(cases) <= SPEEDUP_FACTOR == advice.interval(cases)
     columns = zip(CHECKED.values(), ("workers", "rate_mbit", "latency_ms", "iteration_s"), strict=True)
     for bounds, column in columns:
         assert (cases[column].min(), cases[column].max()) == pytest.approx(bounds, rel=0.06)

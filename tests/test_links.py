@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dlgs_bench.timemodel.costs import Curve
-from dlgs_bench.timemodel.links import Network, project_costs
+from dlgs_bench.timemodel.links import Network, longest_wait, project_costs
 from dlgs_bench.timemodel.predict import sum_rounds
 from dlgs_bench.timemodel.timeline import Costs
 from dlgs_bench.topology import TOPOLOGIES, Traffic
@@ -54,6 +55,16 @@ def test_faster_links_never_cost_more_and_more_workers_or_latency_never_less(top
     assert cost(replace(here, rate_mbit=here.rate_mbit * factor)) <= cost(here) * (1 + 1e-9)
     assert cost(here) <= cost(replace(here, workers=here.workers + 1)) * (1 + 1e-9)
     assert cost(here) <= cost(replace(here, latency_ms=here.latency_ms + factor)) * (1 + 1e-9)
+
+
+@given(st.integers(1, 50), st.integers(0, 2**32 - 1))
+def test_contention_is_the_longest_of_the_other_workers_waits(others, seed):
+    waits = np.random.default_rng(seed).exponential(1.0, (4000, others)).max(axis=1)
+    assert longest_wait(others + 1) == pytest.approx(waits.mean(), abs=6 * waits.std() / 4000**0.5)
+    calibration = replace(costs(1e-3, 1e-8), contention_s=1.0)
+    there = Network(others + 1, 100.0)
+    found = project_costs(calibration, TOPOLOGIES["allgather"], Traffic(gathered=1.0), Network(2, 100.0), there)
+    assert found.contention_s == pytest.approx(longest_wait(others + 1))
 
 
 def test_each_step_of_an_exchange_waits_for_a_round_trip():

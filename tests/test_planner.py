@@ -165,6 +165,14 @@ def test_a_communication_waits_for_a_core_only_while_the_workers_compute():
     assert times[6].communicate == [(4, 12), (12, 16)] and times[6].iteration_s == 16
 
 
+def test_the_next_message_of_a_group_is_sent_when_a_layer_is_ready():
+    """The layers end backward at 3, 9 and 10. The first group's first message takes from 3 to 5; its second one waits
+    for the second layer. The last group's messages follow each other, since nothing is computed any more."""
+    costs = Costs(1, [2, 6, 1], lambda d: 0 * d, lambda d: 4, requests=2)
+    times = schedule([5, 5, 5], costs, [(0, 1), (1, 3)])
+    assert times.communicate == [(3, 11), (11, 15)] and times.communication_s == 5
+
+
 def test_a_communication_takes_from_what_is_computed_behind_it():
     """The layers are those above. It slows the second layer's backward by 0.1 s per entry; the last one slows
     nothing."""

@@ -8,6 +8,8 @@ import math
 import numpy as np
 import pandas as pd
 
+from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR
+
 COVERED = 0.9  # share of the predictions that lie within the stated error
 
 
@@ -24,6 +26,11 @@ def margin(checked: pd.DataFrame) -> float:
     off = np.sort(errors(checked))
     rank = math.ceil(COVERED * (len(off) + 1))
     return float(off[rank - 1]) if rank <= len(off) else math.inf
+
+
+def interval(checked: pd.DataFrame) -> float:
+    """The factor of the intervals of predicted speed-ups: ``margin``, but at least ``SPEEDUP_FACTOR``."""
+    return max(margin(checked), SPEEDUP_FACTOR)
 
 
 def ranked(table: pd.DataFrame, factor: float | np.ndarray) -> pd.DataFrame:

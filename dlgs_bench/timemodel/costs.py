@@ -185,6 +185,7 @@ def calibration(
         contention_s,
         slows,
         within == "layer",
+        requests=max(1, round(traffic.sums)),
     )
     sizes = layers.groupby("layer")["entries"].first().tolist()
     rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())

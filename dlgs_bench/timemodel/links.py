@@ -46,6 +46,15 @@ def streamed_bound(workers: int, aggregators: int, dedicated: bool, own: float, 
     return 2 * (workers - 1) / workers / busiest
 
 
+def longest_wait(workers: int) -> float:
+    """How long a communication waits until all other workers have had a core, in means of one worker's wait.
+
+    The waits run at the same time. We assume that they are independent and exponential, so the longest of n of them has
+    the mean 1 + 1/2 + ... + 1/n.
+    """
+    return sum(1 / n for n in range(1, max(2, workers)))
+
+
 class _Terms(NamedTuple):
     """What an exchange takes on a network: seconds of an entry on the link, messages in a row, seconds of waiting."""
 
@@ -73,8 +82,7 @@ def project_costs(
 
     ``traffic``: the bytes that one worker sends for each entry of a bucket. ``sum_rounds``: the rounds of dense sums by
     number of workers; ``other_rounds``: the rounds there, if they differ. The latency of the costs is scaled by the
-    same factor as the time on the link. A communication waits for a core of each other worker, so contention grows
-    with their number.
+    same factor as the time on the link. Contention: see ``longest_wait``.
     """
     own = _terms(topology, traffic, here, sum_rounds)
     other = _terms(topology, traffic, there, other_rounds or sum_rounds)
@@ -90,5 +98,5 @@ def project_costs(
         costs,
         communicate=Curve(occupied.entries, tuple(with_waiting)),
         latency=Curve(latency.entries, tuple(factor * latency.seconds)),
-        contention_s=costs.contention_s * (there.workers - 1) / max(1, here.workers - 1),
+        contention_s=costs.contention_s * longest_wait(there.workers) / longest_wait(here.workers),
     )

@@ -97,10 +97,10 @@ class Projection:
         layers_spec = RunSpec.in_folder(layers)
         cluster = self.spec.cluster
         self.here = Network(cluster.workers, min(cluster.rates_mbit, default=math.inf), cluster.latency_ms)
-        scope = plugins.describe("methods", self.spec.scheme.method)["scope"]
+        description = plugins.describe("methods", self.spec.scheme.method)
         every, planner = planners(layers_spec.scheme.bucket_bytes // 4), layers_spec.scheme.planner
-        # Buckets of a fixed size may be too few to overlap, so the planner's are tried too.
-        names = dict.fromkeys([planner_of(scope, planner), *([planner] if scope == "size" else [])])
+        # Baselines are timed with several ways of merging, and the fastest counts.
+        names = dict.fromkeys([planner_of(description["scope"], planner), *([planner] * description["baseline"])])
         self._planners = [every[name] for name in names]
 
     @cached_property
@@ -124,10 +124,7 @@ class Projection:
         return variants
 
     def iteration_s(self, there: Network) -> float:
-        """The time of an iteration on a network, with layers merged by the method's scope or the model's planner.
-
-        For a method of scope "size", the faster of both.
-        """
+        """The time of an iteration on a network, with layers merged as in runs; the fastest way of a baseline."""
         costs = self._costs(there)
         return self._iteration_s(costs, self._plan(costs))
 

@@ -4,8 +4,10 @@ Layers are in the order in which backward finishes them, so layer 0 is the paper
 (start, stop) ranges in that order.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -32,7 +34,8 @@ class Costs:
       group nothing is computed.
 
     ``per_layer``: selection works on each layer of a group (paper, Section 3.4, step 5), not on the merged group
-    (eq. 6).
+    (eq. 6). ``requests``: the messages of a group's communication, one after the other. While a worker computes, it
+    sends the next message of a group only when a layer is ready.
     """
 
     forward_s: float
@@ -43,6 +46,7 @@ class Costs:
     contention_s: float = 0.0
     interference: Cost = lambda entries: 0.0 * entries
     per_layer: bool = False
+    requests: int = 1
 
     def sparsify_group(self, sizes: Sequence[int]) -> float:
         """t_s of a group of layers with these sizes."""
@@ -77,17 +81,24 @@ def schedule(sizes: Sequence[int], costs: Costs, plan: Plan) -> Schedule:
     A group is sparsified when the backward of its last layer has ended. The backward of the next layer waits for that.
     One group communicates at a time, in order.
     """
-    backward, sparsify, communicate = [], [], []
+    backward, sparsify, communicate, ready_at = [], [], [], []
     now, link_free, delay_s = costs.forward_s, 0.0, 0.0
     for start, stop in plan:
         began, now = now, now + delay_s + sum(costs.backward_s[start:stop])
         backward.append((began, now))  # (3), (6)
+        if costs.requests > 1:
+            ready_at += [began + delay_s + ends for ends in accumulate(costs.backward_s[start:stop])]
         began, now = now, now + costs.sparsify_group(sizes[start:stop])
         sparsify.append((began, now))  # (4)
         delay_s = costs.interference(sum(sizes[start:stop]))
     for (start, stop), (_, ready) in zip(plan, sparsify, strict=True):
         entries, began = sum(sizes[start:stop]), max(ready, link_free)  # (5)
-        link_free = float(costs.core_free_at(began, now) + costs.communicate(entries))
+        link_free = float(costs.core_free_at(began, now))
+        for _ in range(costs.requests - 1):
+            answered = link_free + costs.communicate(entries) / costs.requests
+            noticed = bisect_left(ready_at, answered)
+            link_free = max(answered, ready_at[noticed] if noticed < len(ready_at) else 0.0)
+        link_free += float(costs.communicate(entries) / costs.requests)
         communicate.append((began, link_free))
     ended = link_free + costs.latency(entries)
     return Schedule(

@@ -74,7 +74,7 @@ def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, there = Names.of(snakemake), Network(**snakemake.params.there)
     slower = slowdowns(snakemake.input.rates)
-    factor = advice.margin(pd.read_csv(snakemake.input.checked))
+    factor = advice.interval(pd.read_csv(snakemake.input.checked))
     panes = defaultdict(list)
     for projection in Calibrations(Path(run).parent for run in snakemake.input.calibration).each():
         panes[projection.spec.training.model, projection.spec.scheme.topology].append(projection)
@@ -91,8 +91,8 @@ def main(snakemake: Script) -> None:
     note = (
         f"time model alone, from calibrations on {machine}; {there.workers} workers, {there.latency_ms:g} ms from host "
     )
-    note += f"to host; n = 0 measurements there; grey: a factor of {factor:.2f}, within which 9 of 10 predicted "
-    style.save(figure, note + "speed-ups lay where they were checked, and its square elsewhere", snakemake)
+    note += f"to host; n = 0 measurements there; grey: a factor of {factor:.2f}, within which at least 9 of 10 "
+    style.save(figure, f"{note}predicted speed-ups were where they were checked, and its square elsewhere", snakemake)
 
 
 if __name__ == "__main__":

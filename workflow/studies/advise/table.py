@@ -55,7 +55,7 @@ def predict(snakemake: Script) -> pd.DataFrame:
             row["computing_s"] = way.computing_s / slowdown
             outside = "; ".join(outside_checked(there, row["iteration_s"], slowdown))
             rows.append(metadata | {"collective": way.collective, "outside": outside} | row)
-    table, factor = pd.DataFrame(rows), advice.margin(checked)
+    table, factor = pd.DataFrame(rows), advice.interval(checked)
     try:
         return advice.ranked(table, np.where(table["outside"] == "", factor, factor**2))
     except ValueError as error:
@@ -147,9 +147,9 @@ def caption(snakemake: Script, table: pd.DataFrame) -> str:
         )
     off = 100 * (advice.errors(checked).median() - 1)
     words.append(
-        f"In brackets: within the factor that held for 9 of 10 speed-ups measured to check such advice, n = "
-        f"{len(checked)} on {checked['machine'].iloc[0]} (median error {off:.0f} %); on other nodes the error is not "
-        "known. Outside the range that was checked, the factor is squared, which is an assumption. Limited by: the "
+        f"In brackets: within a factor of {advice.interval(checked):.2f}. In a check of such advice, 9 of 10 speed-ups "
+        f"were within {advice.margin(checked):.2f}, n = {len(checked)} on {checked['machine'].iloc[0]} (median error "
+        f"{off:.0f} %); on other nodes the error is not known. Outside the range that was checked, the factor is squared, which is an assumption. Limited by: the "
         "part whose removal would shorten the iteration most. The table shows times only; accuracy runs show whether "
         f"a ratio keeps the accuracy. Calibrated on {first['machine']}, {first['engine']}, "
         f"{captions.least_to_most(table['calibrated_workers'])} workers."

@@ -1,10 +1,11 @@
 """The time to select and to send one bucket, in ms, against its size, and the line that the planners use.
 
 Top: sparsification, t_s. Middle: communication, t_c. Bottom: by how much one communication delays a worker's
-computation. Points: medians of each size, amortised over the phases of a cycle; full: one bucket alone, hollow: each of
-eight buckets sent together. Lines: for communication, a bucket's time on the link plus one latency for all buckets sent
-together; otherwise straight lines through the medians. Brackets: the median and the largest distance of the line from
-the points, relative to the points; and how much longer a communication takes while the workers compute."""
+computation. Points: for selection the median of each size, otherwise the mean, amortised over the phases of a cycle;
+full: one bucket alone, hollow: each of eight buckets sent together. Lines: for communication, a bucket's time on the
+link plus one latency for all buckets sent together; otherwise straight lines through the points. Brackets: the median
+and the largest distance of the line from the points, relative to the points; and how much longer a communication takes
+while the workers compute."""
 
 import matplotlib.pyplot as plt
 import numpy as np
