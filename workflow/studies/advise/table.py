@@ -149,8 +149,9 @@ def caption(snakemake: Script, table: pd.DataFrame) -> str:
     words.append(
         f"In brackets: within a factor of {advice.interval(checked):.2f}. In a check of such advice, 9 of 10 speed-ups "
         f"were within {advice.margin(checked):.2f}, n = {len(checked)} on {checked['machine'].iloc[0]} (median error "
-        f"{off:.0f} %); on other nodes the error is not known. Outside the range that was checked, the factor is squared, which is an assumption. Limited by: the "
-        "part whose removal would shorten the iteration most. The table shows times only; accuracy runs show whether "
+        f"{off:.0f} %); on other nodes the error is not known. Outside the range that was checked, the factor is "
+        "squared, which is an assumption. Limited by: the part whose removal would shorten the iteration most. The "
+        "table shows times only; accuracy runs show whether "
         f"a ratio keeps the accuracy. Calibrated on {first['machine']}, {first['engine']}, "
         f"{captions.least_to_most(table['calibrated_workers'])} workers."
     )
