@@ -8,9 +8,9 @@ time model of ``dlgs-bench advise`` predicts every iteration from the one profil
 
 With ``--all-methods``, all methods that the probe measures are timed instead of five.
 
-Finished cases are stored under results/runs/profiles and are not measured again, so the same command continues a
-stopped run. The profiles and the times of all blocks are then kept in the folder. With ``--budget-s 0`` the command
-measures nothing: it predicts the cases of the folder again, and writes its tables, figure and pages.
+Finished cases are stored under results/runs/profiles/<name of the folder> and are not measured again, so the same
+command continues a stopped run. The profiles and the times of all blocks are then kept in the folder. With ``--budget-s
+0`` the command measures nothing: it predicts the cases of the folder again, and writes its tables, figure and pages.
 """
 
 import argparse
@@ -678,7 +678,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no testbed here: {why}; try dlgs-bench check-testbed, or --budget-s 0")
     methods = None if asked.all_methods else METHODS
     jobs = [replace(job, methods=methods) for job in JOBS if job.name in asked.jobs]
-    runs = RUNS / asked.folder.name
+    runs = RUNS / (asked.folder.name + "-all-methods" * asked.all_methods)
     os.environ.update(ENGINES[ENGINE].environment(threads=1))
     worked = True
     if asked.budget_s > 0:

@@ -281,7 +281,7 @@ def bars(rows: Sequence[dict], alone_s: float) -> str:
     if any(row["iteration_s"] > longest for row in rows):
         lines.append(">> continues: the bar is cut")
     if slower:
-        lines.append(f"{len(slower)} slower methods have no bar.")
+        lines.append(f"Methods without a bar, because they are slower: {len(slower)}.")
     return "\n".join(lines)
 
 
@@ -336,8 +336,8 @@ def _local_steps(dense: JobModel, there: Network) -> str:
 def _unknown(dense: JobModel, there: Network) -> str:
     job = dense.job
     facts = [
-        f"the interval: a factor of {SPEEDUP_FACTOR}, within which 9 of 10 speed-ups were that an earlier version of "
-        "the time model predicted from calibrations on CPUs (n = 50). In newer checks, 9 of 10 were within a factor of "
+        "the interval: an earlier version of the time model predicted 50 speed-ups from calibrations on CPUs; 9 of 10 "
+        f"were within a factor of {SPEEDUP_FACTOR}. In newer checks, 9 of 10 were within a factor of "
         "1.13 to 1.22. In a check of profiles (6 jobs with 2 workers on one CPU machine, n = 3 "
         "to 16 blocks), iterations differed by 3 % in the median and by 18 % at most. The first choice was within 5 % "
         "of the fastest method in 22 of 24 cases. In an earlier check on a slower machine (n = 1 to 5 blocks), "

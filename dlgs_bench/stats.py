@@ -113,11 +113,11 @@ def amortised(iterations: Iterable[tuple[float, str, float]]) -> float:
 def amortised_by(
     keys: Sequence, values: ArrayLike, phases: ArrayLike, shares: ArrayLike, means: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Fast form of ``amortised`` for each group of iterations with equal ``keys``, sorted by the keys.
+    """``amortised``, faster, for each group of iterations with equal ``keys``, sorted by the keys.
 
     All other arguments except ``means`` are columns with one entry per iteration, too. ``keys``: numbers; NaN is a key
-    of its own and the last. ``phases``: the index of each iteration's phase. ``means``: of each phase instead of
-    medians. Returns the index of one iteration of each group, and the values.
+    of its own and the last. ``phases``: the index of each iteration's phase. ``means``: average each phase
+    instead of taking its median. Returns the index of one iteration of each group, and the values.
     """
     keys = [np.where(np.isnan(key), np.inf, key) for key in keys]
     values, phases, shares = map(np.asarray, (values, phases, shares))

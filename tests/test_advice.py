@@ -15,6 +15,7 @@ from test_report import Items, Report
 
 from dlgs_bench import plugins
 from dlgs_bench.timemodel import advice, iterations
+from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.predict import Calibrations
 
@@ -67,6 +68,12 @@ def test_nine_of_ten_cases_lie_within_the_margin(off, random):
 
 def test_too_few_cases_promise_nothing():
     assert advice.margin(pd.DataFrame({"predicted_speedup": [1.0] * 8, "speedup": 1.0})) == np.inf
+
+
+@pytest.mark.parametrize(("off", "factor"), [(2.0, 2.0), (1.1, SPEEDUP_FACTOR)])
+def test_the_interval_is_the_margin_of_the_check_but_has_a_least_width(off, factor):
+    checked = pd.DataFrame({"predicted_speedup": [off] * 50, "speedup": 1.0})
+    assert advice.interval(checked) == pytest.approx(factor)
 
 
 def test_ranks_are_against_uncompressed_of_the_same_model_and_topology():

@@ -567,7 +567,7 @@ def test_only_the_fastest_methods_have_a_bar():
     rows = [*many, {"name": job_advice.UNCOMPRESSED, "label": "uncompressed", "iteration_s": 0.2}]
     _, *drawn, last = advise.bars(rows, 0.05).splitlines()
     assert [line.split()[0] for line in drawn] == [f"M{n}" for n in range(advise.MOST_BARS)] + ["uncompressed"]
-    assert last == "3 slower methods have no bar."
+    assert last == "Methods without a bar, because they are slower: 3."
 
 
 @pytest.mark.parametrize(("workers", "inside"), [(2, True), (1, False)])

@@ -3,6 +3,7 @@
 import itertools
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -171,6 +172,11 @@ def test_the_next_message_of_a_group_is_sent_when_a_layer_is_ready():
     costs = Costs(1, [2, 6, 1], lambda d: 0 * d, lambda d: 4, requests=2)
     times = schedule([5, 5, 5], costs, [(0, 1), (1, 3)])
     assert times.communicate == [(3, 11), (11, 15)] and times.communication_s == 5
+
+
+def test_the_exact_search_takes_the_messages_of_a_group_as_one():
+    costs = Costs(1, [2, 6, 1, 3], lambda d: 0 * d, lambda d: 0.1 + 0.3 * d)
+    assert exact([5] * 4, replace(costs, requests=2)) == exact([5] * 4, costs)
 
 
 def test_a_communication_takes_from_what_is_computed_behind_it():

@@ -7,6 +7,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -260,6 +261,7 @@ def test_user_namespaces_stand_in_for_root(here):
 def test_what_was_stopped_is_not_stopped_again(monkeypatch):
     """Another process may have the number of a process that has ended."""
     killed, made = [], Testbed.__new__(Testbed)
+    made._stopping = threading.Lock()
     made._started = [subprocess.Popen(["sleep", "60"], start_new_session=True)]
     kill = os.killpg
     monkeypatch.setattr(os, "killpg", lambda group, how: (killed.append(group), kill(group, how)))

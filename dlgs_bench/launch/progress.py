@@ -181,7 +181,7 @@ def _least_s(queue: _Queue, spec: RunSpec) -> float:
 
 
 def _speed(queue: _Queue, spec: RunSpec) -> length.Speed | None:
-    """The speed of this machine in training a run's model; None before the calibration of the model's layers."""
+    """The speed of this machine in training a run's model with as many workers; None before its calibration."""
     alike = "layers", spec.training.model, spec.training.data, spec.cluster.workers
     finished = ((name, queue.runs[name]) for name in queue.walls)
     calibrated = (

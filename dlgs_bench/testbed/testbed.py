@@ -18,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -56,6 +57,7 @@ class Testbed:
         self._hosts: list[list[int]] = []
         self._open: list[int] = []
         self._started: list[subprocess.Popen] = []
+        self._stopping = threading.Lock()
         self._carrier: subprocess.Popen | None = None  # the program that delays packets, if one is needed
 
     def __enter__(self) -> "Testbed":
@@ -125,11 +127,12 @@ class Testbed:
 
     def stop(self) -> None:
         """Kill all processes that were started on the hosts, and their process groups."""
-        while self._started:  # a process group that was killed is not killed again, since its number may be reused
-            process = self._started.pop()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with self._stopping:  # another thread may stop them, too
+            while self._started:  # a process group is killed once, since its number may be reused afterwards
+                process = self._started.pop()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
     def measure_mbit(self, sender: int | None = None, receiver: int | None = None) -> float:
         """Mb/s of payload of one TCP stream, by default from the host with the slowest link to the next host."""

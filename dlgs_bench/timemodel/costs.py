@@ -113,7 +113,7 @@ def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
-    """``column`` by (entries, buckets), amortised over the phases of a cycle: medians, or means of ``WAITS``."""
+    """``column`` by (entries, buckets), amortised over the phases of a cycle: medians, but means if it is in ``WAITS``."""
     entries, buckets = samples["entries"].to_numpy(), samples["buckets"].to_numpy()
     phases = pd.factorize(samples["phase"])[0]
     firsts, values = stats.amortised_by([entries, buckets], samples[column], phases, samples["share"], column in WAITS)
@@ -143,6 +143,7 @@ class Calibration:
 
     ``sizes``: entries of the layers. ``costs``: of the slowest worker, for which the others wait. ``rest_s``: optimizer
     and other. ``traffic``: the bytes that one worker sends for each entry. ``fits``: the curves as a record for people.
+    ``skew_s``: the mean wait for the slowest worker, which its backward contains.
     """
 
     sizes: list[int]
@@ -150,6 +151,7 @@ class Calibration:
     rest_s: float
     traffic: Traffic
     fits: dict
+    skew_s: float
 
 
 def calibration(
@@ -189,7 +191,7 @@ def calibration(
     )
     sizes = layers.groupby("layer")["entries"].first().tolist()
     rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())
-    return Calibration(sizes, measured, rest_s, traffic, record)
+    return Calibration(sizes, measured, rest_s, traffic, record, float(iterations["skew_s"].mean()))
 
 
 def backward_of_slowest(layers: pd.DataFrame, iterations: pd.DataFrame) -> list[float]:

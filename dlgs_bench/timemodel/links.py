@@ -50,7 +50,7 @@ def longest_wait(workers: int) -> float:
     """How long a communication waits until all other workers have had a core, in means of one worker's wait.
 
     The waits run at the same time. We assume that they are independent and exponential, so the longest of n of them has
-    the mean 1 + 1/2 + ... + 1/n.
+    the mean 1 + 1/2 + ... + 1/n. We assume the same with a server, which waits for all workers.
     """
     return sum(1 / n for n in range(1, max(2, workers)))
 

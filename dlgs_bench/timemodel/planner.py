@@ -90,12 +90,13 @@ def _first_difference(merged: Plan, separate: Plan) -> int:
 def exact(sizes: Sequence[int], costs: Costs) -> Plan:
     """The best plan under the model, within ``TOLERANCE`` of its iteration if communications wait for a core.
 
-    It takes the messages of a group as one: methods with several (``Costs.requests``) do not merge by plans.
+    It takes the messages of a group as one (``Costs.requests``).
 
     The wait for a core depends on the end of computing, which depends on the whole plan. So the search uses intervals
     of the end of computing. Assuming that computing ends at the start of an interval gives a lower bound for every plan
     that ends within it. Intervals are bisected until no bound is below the best plan.
     """
+    costs = replace(costs, requests=1)  # otherwise no bound would reach a plan
     best: Plan = []
     least = np.inf
     intervals = [(costs.forward_s + sum(costs.backward_s), np.inf)]

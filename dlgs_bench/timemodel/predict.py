@@ -130,14 +130,14 @@ class Projection:
 
     @property
     def computing_s(self) -> float:
-        """Forward and backward of one iteration, which no exchange can undercut."""
+        """Forward and backward of one iteration, which no exchange can undercut, without waiting for a worker."""
         costs = self._calibration.costs
-        return costs.forward_s + sum(costs.backward_s)
+        return costs.forward_s + sum(costs.backward_s) - self._calibration.skew_s
 
     @property
     def alone_s(self) -> float:
         """One iteration without communication, in seconds."""
-        return self.computing_s + self._calibration.rest_s
+        return self.computing_s + self._calibration.skew_s + self._calibration.rest_s
 
     def exchange_s(self, there: Network) -> float:
         """Seconds of an exchange of all entries in one bucket, while nothing is computed."""

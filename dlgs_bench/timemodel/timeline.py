@@ -35,7 +35,7 @@ class Costs:
 
     ``per_layer``: selection works on each layer of a group (paper, Section 3.4, step 5), not on the merged group
     (eq. 6). ``requests``: the messages of a group's communication, one after the other. While a worker computes, it
-    sends the next message of a group only when a layer is ready.
+    sends the next message of a group only when a layer is ready. Each message takes the same part of ``communicate``.
     """
 
     forward_s: float

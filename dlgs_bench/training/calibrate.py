@@ -41,7 +41,7 @@ CHEAP = 2**20  # entries: smaller samples cost little and show the latency, so t
 OVERLAPPED = 2**22  # entries of the largest bucket whose communication is timed while workers compute
 Shapes = tuple[tuple[int, ...], ...]  # shapes of the layers in a bucket; ((d,),) for one layer of d entries
 PRODUCTS = 50  # products timed alone before each sample
-CACHES_BYTES = 2**25  # of other data, more than a core's caches hold, and written in milliseconds
+CACHES_BYTES = 2**25  # of other data: more than a core's own caches, written in milliseconds
 
 
 class LayerTimes:
@@ -301,7 +301,7 @@ def _sample(
     spec: RunSpec, comm: Communicator, clock: Clock, exchange: Exchange, other_data: Tensor, number: int
 ) -> dict:
     """Exchange all buckets, which are ready at the same time: the parts in seconds, and the bytes."""
-    other_data.add_(1)  # forward and backward fill the caches with other data, too
+    other_data.add_(1)  # forward and backward fill the caches with other data, too, and then write the gradient
     for bucket in exchange.buckets:
         bucket.gradient.normal_()
     comm.barrier()
