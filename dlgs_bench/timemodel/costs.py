@@ -113,7 +113,7 @@ def _not_negative(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def amortised(samples: pd.DataFrame, column: str) -> pd.DataFrame:
-    """``column`` by (entries, buckets), amortised over the phases of a cycle: medians, or means if it is in ``WAITS``."""
+    """``column`` by (entries, buckets), amortised over the phases of a cycle: medians, or means of ``WAITS``."""
     entries, buckets = samples["entries"].to_numpy(), samples["buckets"].to_numpy()
     phases = pd.factorize(samples["phase"])[0]
     firsts, values = stats.amortised_by([entries, buckets], samples[column], phases, samples["share"], column in WAITS)
