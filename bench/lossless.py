@@ -28,7 +28,6 @@ from dlgs_bench.training.results import machine
 IMAGES = ("resnet20", "vgg16", "resnet50")
 MODELS = (*IMAGES, "transformer_small", "lstm", "embedding")
 STEPS = (1, 30)
-encode = plugins.load("methods", "lossless").encode
 
 
 def entropy(gradient: Tensor) -> float:
@@ -38,6 +37,7 @@ def entropy(gradient: Tensor) -> float:
 
 
 def measure(model: str, root: Path) -> Iterator[dict]:
+    encode = plugins.load("methods", "lossless").encode
     for step in STEPS:
         gradient = torch.cat(gradients(model, root, 1.0, step))
         bits, exponents = 8 * len(encode(gradient)) / len(gradient), entropy(gradient)
