@@ -1,13 +1,14 @@
 """Predicted and measured: the time of one iteration by the time model and by measurement.
 
-Predicted: by the time model (equations 2 to 7 of the paper) from calibrations that are separate from the timing runs.
-The calibrated costs are forward, each layer's backward on the slowest worker, the time to sparsify a bucket, its time
-on the link, the latency of the last bucket, and how much communication and computation slow each other. Costs between
-measured sizes are interpolated; the figures of the calibration show the errors. The times of the optimizer and of the
-rest are added. Measured: the iteration of Table 2. Communications are predicted for the link rate of the run. The
-machine's speed drifts between calibration and run: "paired" scales the computation by uncompressed's forward in the
-same run, divided by forward in the calibration; communication is not scaled. If the messages of a collective depend on the gradient, a run that sent other bytes than its calibration is not
-predicted, and a warning is printed."""
+Predicted: by the time model (equations 2 to 7 of the paper) from calibrations that are separate from the timing
+runs. The calibrated costs are forward, each layer's backward on the slowest worker, the time to sparsify a bucket,
+its time on the link, the latency of the last bucket, and how much communication and computation slow each other.
+Costs between measured sizes are interpolated; the figures of the calibration show the errors. The times of the
+optimizer and of the rest are added. Measured: the iteration of Table 2. Communications are predicted for the link
+rate of the run. The machine's speed drifts between calibration and run: "paired" scales the computation by
+uncompressed's forward in the same run, divided by forward in the calibration; communication is not scaled. If the
+messages of a collective depend on the gradient, a run that sent other bytes than its calibration is not predicted,
+and a warning is printed."""
 
 import math
 from dataclasses import replace
