@@ -17,7 +17,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from arguments import DATA, parser
-from codes import gradients
+from codes import available, gradients
 from saving import save
 
 from dlgs_bench.buckets import num_entries
@@ -44,8 +44,7 @@ def measure(model: str, root: Path) -> Iterator[dict]:
 
 def main(folder: Path, root: Path) -> None:
     torch.set_num_threads(1)
-    models = [model for model in RATIOS if model != "vgg16" or (root / "cifar10.npz").exists()]
-    rows = [row for model in models for row in measure(model, root)]
+    rows = [row for model in available(RATIOS, root) for row in measure(model, root)]
     words = f"The share of blocks that are not zero in the message of step {STEPS}; {machine('cpu')}."
     save(rows, folder, "block-sizes", words)
 

@@ -11,7 +11,7 @@ needs the file cifar10.npz in the folder ``data``. Without it, the other model i
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import lgamma, log
 from pathlib import Path
 
@@ -39,11 +39,21 @@ RATIOS, STEPS = (0.1, 0.01, 0.001), 30
 CODES = ["bitmap", *FORMATS]
 
 
+def available(models: Iterable[str], root: Path) -> list[str]:
+    """The models whose data are there: without the file cifar10.npz, those of CIFAR-10 are left out."""
+    return [model for model in models if data_of(model) != "cifar10" or (root / "cifar10.npz").exists()]
+
+
+def data_of(model: str) -> str:
+    """The name of the data that a model is trained on."""
+    return STAND_INS.get(model, plugins.load("models", model).DATA)
+
+
 def gradients(model: str, root: Path, ratio: float, steps: int) -> list[Tensor]:
     """Gradient + residual of each layer in the last of ``steps`` steps; the k largest entries of the model are sent."""
     torch.manual_seed(0)
     module, (lr, batch) = plugins.load("models", model), RECIPES[model]
-    net, source = build(module), data.load(STAND_INS.get(model, module.DATA))(root, torch.device("cpu"))
+    net, source = build(module), data.load(data_of(model))(root, torch.device("cpu"))
     parameters, shard = [p for p in net.parameters() if p.requires_grad], Shard(batch, 1, 0, 0)
     sizes = [p.numel() for p in parameters]
     residual = torch.zeros(sum(sizes))
@@ -86,8 +96,7 @@ def measure(model: str, root: Path, steps: int) -> Iterator[dict]:
 
 def main(folder: Path, root: Path) -> None:
     torch.set_num_threads(1)
-    models = [model for model in MODELS if model != "resnet20" or (root / "cifar10.npz").exists()]
-    rows = [row for model in models for row in measure(model, root, STEPS)]
+    rows = [row for model in available(MODELS, root) for row in measure(model, root, STEPS)]
     words = (
         f"Bits per sent entry, in addition to its value (32 bits), in step {STEPS} of a training with error feedback; "
     )

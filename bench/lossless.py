@@ -9,6 +9,7 @@ ResNet-20, VGG16 and ResNet-50 need the file cifar10.npz in the folder ``data``.
 counted alone.
 """
 
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,21 +20,20 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from arguments import DATA, parser
-from codes import gradients
+from codes import available, gradients
 from saving import save
 
 from dlgs_bench import plugins
 from dlgs_bench.training.results import machine
 
-IMAGES = ("resnet20", "vgg16", "resnet50")
-MODELS = (*IMAGES, "transformer_small", "lstm", "embedding")
+MODELS = ("resnet20", "vgg16", "resnet50", "transformer_small", "lstm", "embedding")
 STEPS = (1, 30)
 
 
 def entropy(gradient: Tensor) -> float:
     """Bits per entry of the exponents of a tensor, float32 (n,), if each is coded by its frequency."""
     parts = (gradient.view(torch.int32) >> 23 & 255).bincount() / len(gradient)
-    return torch.special.entr(parts).sum().item() / torch.tensor(2.0).log().item()
+    return torch.special.entr(parts).sum().item() / math.log(2)
 
 
 def measure(model: str, root: Path) -> Iterator[dict]:
@@ -48,8 +48,7 @@ def measure(model: str, root: Path) -> Iterator[dict]:
 
 def main(folder: Path, root: Path) -> None:
     torch.set_num_threads(1)
-    models = [model for model in MODELS if model not in IMAGES or (root / "cifar10.npz").exists()]
-    rows = [row for model in models for row in measure(model, root)]
+    rows = [row for model in available(MODELS, root) for row in measure(model, root)]
     words = "Bits per entry, and the part of uncompressed's 32 and 16 bits. float32: counted. bf16: computed from the "
     save(rows, folder, "lossless", f"{words}entropy of the exponents. {machine('cpu')}.")
 

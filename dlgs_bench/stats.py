@@ -125,9 +125,10 @@ def amortised_by(
     new_group = np.any([_changes(key[order]) for key in keys], axis=0)
     starts = np.flatnonzero(new_group | _changes(phases[order]))  # of each phase of each group
     ends = np.append(starts[1:], len(order))
-    middles = (values[order[(starts + ends - 1) // 2]] + values[order[(starts + ends) // 2]]) / 2
     if means:
         middles = np.add.reduceat(values[order], starts) / (ends - starts)
+    else:
+        middles = (values[order[(starts + ends - 1) // 2]] + values[order[(starts + ends) // 2]]) / 2
     share, group = shares[order[starts]], np.cumsum(new_group[starts]) - 1
     firsts = order[starts[new_group[starts]]]
     return firsts, np.bincount(group, share * middles) / np.bincount(group, share)
@@ -165,5 +166,5 @@ def mean_of_seeds(values: Sequence[float]) -> Estimate:
 
 
 def _around(middle: float, margin: float) -> Estimate:
-    """The estimate from a logarithm and its margin, NaN if there is no interval."""
+    """The estimate from a logarithm and its margin, which is NaN if there is no interval."""
     return Estimate(math.exp(middle), math.exp(middle - margin), math.exp(middle + margin))

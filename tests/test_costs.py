@@ -115,7 +115,7 @@ def test_phases_are_amortised_by_their_share():
 def test_backward_of_the_slowest_is_whole_passes_and_the_wait_for_it(passes, wait):
     """The median of whole passes counts, not the sum of medians, which is less if each pass is slow somewhere else."""
     rows = [{"layer": layer, "backward_s": value} for each in passes for layer, value in enumerate(each)]
-    found = backward_of_slowest(pd.DataFrame(rows), pd.DataFrame({"skew_s": [0.0, 2 * wait]}))
+    found = backward_of_slowest(pd.DataFrame(rows), wait)
     assert sum(found) == pytest.approx(np.median([sum(each) for each in passes]) + wait)
     assert np.array(found) / found[0] == pytest.approx(np.median(passes, axis=0) / np.median(passes, axis=0)[0])
 

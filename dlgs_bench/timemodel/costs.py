@@ -177,10 +177,10 @@ def calibration(
     contention_s, slows = contention(samples), interference(samples)
     record = {"sparsify": asdict(sparsify), "communicate": asdict(communicate), "latency": asdict(latency),
               "contention_s": contention_s, "interference": asdict(slows)}  # fmt: skip
-    forward_s = float(iterations["forward_s"].median())
+    forward_s, skew_s = float(iterations["forward_s"].median()), float(iterations["skew_s"].mean())
     measured = Costs(
         forward_s,
-        backward_of_slowest(layers, iterations),
+        backward_of_slowest(layers, skew_s),
         sparsify,
         communicate,
         latency,
@@ -191,17 +191,17 @@ def calibration(
     )
     sizes = layers.groupby("layer")["entries"].first().tolist()
     rest_s = float((iterations["optimizer_s"] + iterations["other_s"]).median())
-    return Calibration(sizes, measured, rest_s, traffic, record, float(iterations["skew_s"].mean()))
+    return Calibration(sizes, measured, rest_s, traffic, record, skew_s)
 
 
-def backward_of_slowest(layers: pd.DataFrame, iterations: pd.DataFrame) -> list[float]:
+def backward_of_slowest(layers: pd.DataFrame, skew_s: float) -> list[float]:
     """Seconds of backward of each layer on the slowest worker, for which the others wait.
 
-    They are in proportion to the medians of each layer. Their sum is the median of whole backward passes and the mean
-    wait for the slowest worker. The sum of the medians is less than the median of the sums if workers share cores: each
-    layer of a pass seldom loses its core, but some layer does in every pass.
+    They are in proportion to the medians of each layer. Their sum is the median of whole backward passes and
+    ``skew_s``, the mean wait for the slowest worker. The sum of the medians is less than the median of the sums if
+    workers share cores: each layer of a pass seldom loses its core, but some layer does in every pass.
     """
     medians = layers.groupby("layer")["backward_s"].median()
     passes = layers["backward_s"].groupby(layers.groupby("layer").cumcount()).sum()
-    whole_s = passes.median() + iterations["skew_s"].mean()
+    whole_s = passes.median() + skew_s
     return (medians * whole_s / medians.sum()).tolist()

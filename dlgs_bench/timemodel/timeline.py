@@ -93,12 +93,11 @@ def schedule(sizes: Sequence[int], costs: Costs, plan: Plan) -> Schedule:
         delay_s = costs.interference(sum(sizes[start:stop]))
     for (start, stop), (_, ready) in zip(plan, sparsify, strict=True):
         entries, began = sum(sizes[start:stop]), max(ready, link_free)  # (5)
-        link_free = float(costs.core_free_at(began, now))
+        message_s = float(costs.communicate(entries)) / costs.requests
+        link_free = float(costs.core_free_at(began, now)) + message_s
         for _ in range(costs.requests - 1):
-            answered = link_free + costs.communicate(entries) / costs.requests
-            noticed = bisect_left(ready_at, answered)
-            link_free = max(answered, ready_at[noticed] if noticed < len(ready_at) else 0.0)
-        link_free += float(costs.communicate(entries) / costs.requests)
+            noticed = bisect_left(ready_at, link_free)
+            link_free = (ready_at[noticed] if noticed < len(ready_at) else link_free) + message_s
         communicate.append((began, link_free))
     ended = link_free + costs.latency(entries)
     return Schedule(

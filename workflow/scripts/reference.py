@@ -32,9 +32,9 @@ NOTES = (
     "plain torch selection, against the fastest uncompressed of the same run; the next column is against 16 bits, "
     "block by block. Brackets hold 95 % of repeats in the same session. Gains 10 % below: the time model predicts a "
     "speed-up of at least 1.1 if the links of the paper's nodes are slower than about this rate. The paper's links "
-    "have 50 Gb/s. Training accuracy: the difference to uncompressed, from [long runs](results/reference-long-"
-    "training/README.md) of 2026-11-22 to 28. [Terms](docs/measuring.md), and [all tables, figures and "
-    "claims](results/reference/README.md)."
+    "have 50 Gb/s. Training accuracy: the difference to uncompressed, from "
+    "[long runs](results/reference-long-training/README.md) of 2026-11-22 to 28. [Terms](docs/measuring.md), and "
+    "[all tables, figures and claims](results/reference/README.md)."
 )
 ABOUT = (
     "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`. To repeat "

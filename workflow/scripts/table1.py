@@ -1,12 +1,12 @@
 """Table 1: final training accuracy, training loss and test accuracy per model and variant.
 
-Training values: means over the augmented batches between the last two points of the curve. Test accuracy: over the test
-set after the last step. Density, bits and vNMSE cover the same part of the training. Density: the part of the entries
-that was sent. Bits an entry: the bits that a worker handed to the engine, per entry of the gradient. vNMSE:
-E |aggregate - mean|^2 / E |mean|^2 in the last step, where mean is the mean of the workers' true gradients. Values are
-means over n seeds. Brackets: the smallest and the largest of the seeds. Kept run: a long run that is kept in the
-repository, shown for a model that was trained too briefly here or not at all, at the seeds of this
-table. Means over more seeds, and ratio 0.01: results/reference-long-training/README.md."""
+Training values: means over the augmented batches between the last two points of the curve. Test accuracy: over the
+test set after the last step. Density, bits and vNMSE cover the same part of the training. Density: the part of the
+entries that was sent. Bits an entry: the bits that a worker handed to the engine, per entry of the gradient. vNMSE:
+E |aggregate - mean|^2 / E |mean|^2 in the last step, where mean is the mean of the workers' true gradients. Values
+are means over n seeds. Brackets: the smallest and the largest of the seeds. Kept run: a long run that is kept in the
+repository, shown for a model that was trained too briefly here or not at all, at the seeds of this table. Means over
+more seeds, and ratio 0.01: results/reference-long-training/README.md."""
 
 import pandas as pd
 
