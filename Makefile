@@ -99,8 +99,9 @@ gpu: $(BASE) ## everything that needs a GPU, in ten minutes: results/gpu.tar.gz
 reference: ## keep the current results as the reference set, and update the answers in the README
 	$(RUN) python workflow/scripts/reference.py
 
-results-page: $(BASE) ## write results/index.html, the page of all kept results
+results-page: $(BASE) ## write what is made from kept sets: results/index.html, and the accuracies in dlgs-bench advise
 	$(RUN) python setup/results_page.py
+	$(RUN) python setup/trained.py
 
 env: $(HOROVOD) ## set up .venv: torch, torchvision, snakemake, Horovod (compiled)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dlgs_bench import figure_file, looks
 from dlgs_bench.errors import OneLineParser, short_repr
-from dlgs_bench.timemodel import job_advice
+from dlgs_bench.timemodel import job_advice, trained
 from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR, TIED
 from dlgs_bench.timemodel.iterations import LIMITS, REACHED, verdict
 from dlgs_bench.timemodel.job_advice import MOST_LOCAL_STEPS, Job, JobModel
@@ -149,6 +149,7 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network, speed
         _sentence(rows, job_models, there),
         _ranking(rows),
         bars(rows, dense.job.alone_s),
+        _accuracies(rows),
         _inverse(job_models, there, speedup),
         _local_steps(dense, there),
         _unknown(dense, there),
@@ -164,7 +165,7 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network, speed
             f"Warning: the estimate is less reliable than where it was checked: {'; '.join(reasons)}. The intervals "
             f"are widened to a factor of {factor:.2f}, which is an assumption."
         )
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
 def _left_out(profile: dict, job_models: Sequence[JobModel]) -> str:
@@ -250,6 +251,9 @@ def _sentence(rows: Sequence[dict], job_models: Sequence[JobModel], there: Netwo
         f"uncompressed at its best buckets ({ms(best['iteration_s'])} instead of {ms(dense['iteration_s'])} ms per "
         "iteration)."
     ]
+    if runs := trained.runs(best["name"], best["options"]):
+        reached = "; ".join(f"{run.model}, {run.measure} {run.text}" for run in runs)
+        lines.append(f"In this project's runs, this method reached (in brackets: uncompressed): {reached}.")
     if mib := job_advice.bucket_mib(job_models, there):
         lines.append(f"With bucket_cap_mb={mib:g}, uncompressed is faster than with the script's own buckets.")
     tied = [
@@ -289,6 +293,24 @@ def _longest_bar_s(rows: Sequence[dict]) -> float:
     """The iteration of the longest bar that is drawn whole."""
     dense_s = next(row["iteration_s"] for row in rows if row["name"] == job_advice.UNCOMPRESSED)
     return min(max(row["iteration_s"] for row in rows), LONGEST_BAR * dense_s)
+
+
+def _accuracies(rows: Sequence[dict]) -> str:
+    """How well the methods learnt where this project trained them."""
+    known = {
+        row["label"]: {f"{run.model}, {run.measure}": run.text for run in trained.runs(row["name"], row["options"])}
+        for row in rows
+        if row["name"] not in job_advice.DENSE_NAMES
+    }
+    headings = sorted({heading for runs in known.values() for heading in runs})
+    cells = [[label, *(runs.get(heading, "") for heading in headings)] for label, runs in known.items()]
+    if not headings:
+        return ""
+    return (
+        "What the methods reached in this project's runs, not in your job (in brackets: uncompressed):\n"
+        f"{table([['Method', *headings], *cells])}\n"
+        "1 to 3 seeds; learning rates were not tuned for each method. Few epochs show only how training starts."
+    )
 
 
 def _inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> str:
@@ -343,7 +365,7 @@ def _unknown(dense: JobModel, there: Network) -> str:
         "of the fastest method in 22 of 24 cases. In an earlier check on a slower machine (n = 1 to 5 blocks), "
         "iterations differed by 6 % in the median and by 53 % at most, and the first choice was within 5 % of the "
         "fastest method in 16 of 24 cases",
-        "accuracy: whether a method reaches the same accuracy in the same number of steps",
+        "accuracy: whether your job reaches the same accuracy in the same number of steps",
         "contention: other traffic on the links, and exchanges that slow computing down",
     ]
     if job.here.workers == 1:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from support import ROOT, examples, refused_by
 
 from dlgs_bench import advise, figure_file
-from dlgs_bench.timemodel import advice, job_advice
+from dlgs_bench.timemodel import advice, job_advice, trained
 from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR
 from dlgs_bench.timemodel.iterations import break_even_mbit
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, FORMAT, PARTS, VERSION, check, load
@@ -614,6 +614,19 @@ def test_chosen_methods_are_compared_with_the_baselines(capsys):
     assert "the script's buckets" in text
     (tied,) = [line for line in text.splitlines() if "cannot be distinguished" in line]
     assert "Top-K" in tied and "uncompressed" in tied  # over fast links, all take as long as computing
+
+
+def test_it_says_how_well_the_fastest_method_learnt_in_the_kept_runs(capsys):
+    text = answer(capsys, RECORDED, "--methods", "dlgs", "--link-mbit", "100")
+    (reached,) = [line for line in text.splitlines() if "this method reached" in line]
+    (run,) = [run for run in trained.runs("dlgs", {"ratio": 0.01}) if run.model == "VGG16"]
+    assert f"VGG16, accuracy {run.text}" in reached and text.count(run.text) == 2  # and once in the table
+    assert trained.runs("dlgs", {"ratio": 0.01, "refresh_every": 8}) == trained.runs("dlgs", {"ratio": 0.05}) == []
+
+
+def test_without_kept_runs_of_its_methods_the_advice_has_no_table_of_them(capsys, monkeypatch):
+    monkeypatch.setattr(trained, "runs", lambda method, options: [])
+    assert "project's runs" not in answer(capsys, RECORDED)
 
 
 refused = partial(refused_by, advise, "dlgs-bench advise")

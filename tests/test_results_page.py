@@ -14,6 +14,7 @@ from test_page import browse, browser
 
 sys.path.insert(0, str(ROOT / "setup"))
 import results_page
+import trained
 
 pytestmark = pytest.mark.unit
 
@@ -38,6 +39,10 @@ def page(text, tmp_path_factory) -> Path:
 
 def test_the_kept_page_is_the_generated_one(text):
     assert text == results_page.page(), "run: make results-page"
+
+
+def test_the_accuracies_that_advise_shows_are_those_of_the_kept_sets():
+    assert trained.TABLE.read_text() == trained.text(), "run: make results-page"
 
 
 def test_every_set_is_there_with_what_the_index_says(text):

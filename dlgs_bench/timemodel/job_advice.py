@@ -635,7 +635,7 @@ def rank(job_models: Sequence[JobModel], there: Network, factor: float) -> list[
     for model in job_models:
         row = predicted(model, there)
         gain, off = dense_s / row["iteration_s"], 1.0 if model.name in DENSE_NAMES else factor
-        rows.append(row | {"name": model.name, "label": model.label, "gain": gain,
+        rows.append(row | {"name": model.name, "label": model.label, "options": model.options, "gain": gain,
                            "gain_low": gain / off, "gain_high": gain * off})  # fmt: skip
     return sorted(rows, key=lambda row: row["iteration_s"])
 
