@@ -14,7 +14,7 @@ from dlgs_bench import figure_file, looks
 from dlgs_bench.errors import OneLineParser, short_repr
 from dlgs_bench.timemodel import job_advice, trained
 from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR, TIED
-from dlgs_bench.timemodel.iterations import LIMITS, REACHED, verdict
+from dlgs_bench.timemodel.iterations import COMPUTING, LIMITS, REACHED, verdict
 from dlgs_bench.timemodel.job_advice import MOST_LOCAL_STEPS, Job, JobModel
 from dlgs_bench.timemodel.job_profile import FEW_STEPS, load
 from dlgs_bench.timemodel.links import Network
@@ -322,7 +322,8 @@ def _inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.
     faster = "Pays below" if speedup == 1 else f"{speedup:g} times as fast below"
     cells = [["Method", f"Link for {REACHED:.0%} computing", faster]]
     for row in job_advice.inverse(job_models, there, speedup):
-        needed = {0.0: "any", math.inf: "no link is enough"}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
+        none = "no link is enough" + ("" if row["limit"] == COMPUTING else f": {LIMITS[row['limit']]}")
+        needed = {0.0: "any", math.inf: none}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
         below = row["faster_below_mbit"]
         pays = "" if math.isnan(below) else {0.0: "never", math.inf: "any"}.get(below) or marked(below)
         cells.append([row["label"], needed, pays])

@@ -289,6 +289,12 @@ def test_local_steps_that_latency_forbids_are_called_so():
     assert "for 90%, no link is enough" in shown
 
 
+def test_where_no_link_is_enough_it_says_what_limits_then():
+    job_models, there = job_advice.models(profile_of(part_s=1e-4)), Network(1024, 1000, 1000.0)
+    lines = [line for line in advise._inverse(job_models, there).splitlines() if "no link is enough" in line]
+    assert lines and all("no link is enough: number of messages" in line for line in lines)
+
+
 @pytest.mark.parametrize("profile", [profile_of(), load(RECORDED)], ids=["synthetic", "recorded"])
 def test_the_order_of_obvious_cases(profile):
     job_models = job_advice.models(profile)

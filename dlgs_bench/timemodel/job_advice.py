@@ -641,9 +641,13 @@ def rank(job_models: Sequence[JobModel], there: Network, factor: float) -> list[
 
 
 def inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> list[dict]:
-    """One row per model: ``needed_mbit``, and below which rate it has more than ``speedup`` (NaN for uncompressed)."""
+    """One row per model: ``needed_mbit``, and below which rate it has more than ``speedup`` (NaN for uncompressed).
+
+    ``limit``: what limits an iteration over links of infinite rate.
+    """
     return [
         {"name": model.name, "label": model.label, "needed_mbit": needed_mbit(model, there),
+         "limit": predicted(model, replace(there, rate_mbit=math.inf))["limit"],
          "faster_below_mbit": math.nan if model.name in DENSE_NAMES
          else break_even_mbit(job_models[0], model, there, speedup)}
         for model in job_models
