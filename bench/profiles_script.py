@@ -30,6 +30,7 @@ from dlgs_bench.data import DataSet, Shard
 from dlgs_bench.data.cifar10 import Cifar10
 from dlgs_bench.data.text import Text
 from dlgs_bench.exchange.plugin import method_class
+from dlgs_bench.fingerprint import commit
 from dlgs_bench.hooks.ddp import DDPHook
 from dlgs_bench.probe import record
 from dlgs_bench.probe.recorder import WARM_UP, Recorder
@@ -201,7 +202,7 @@ def recorded(job: dict[str, Any], feed: Feed, folder: Path) -> Script:
 
 def facts() -> dict[str, str]:
     """The machine, the date and the commit of a measurement."""
-    metadata = provenance(RunSpec("exchanges", cluster=Cluster(ENGINE)))
+    metadata = provenance(RunSpec("exchanges", cluster=Cluster(ENGINE)), commit())
     return {key: metadata[key] for key in ("machine", "date", "commit")}
 
 

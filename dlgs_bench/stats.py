@@ -73,17 +73,18 @@ def pooled(runs: Iterable[Sequence[Sequence[float]]]) -> Spread | None:
     """The pooled spread of launches, from positive values by run, scheme and launch; None if no run has two launches.
 
     A scheme has too few launches to estimate its own spread, and schemes of one model and topology have similar
-    spreads. Schemes that were timed together in the same launches are correlated. So m of them have only
-    m / (1 + (m - 1) r^2) times the degrees of freedom of one (Satterthwaite), where r is the correlation of any two.
+    spreads. Schemes that were timed together in the same launches are correlated: the variance of the squares of m
+    schemes is 1 + (m - 1) r^2 times as large as if they were independent, where r is the correlation of any two. The
+    degrees of freedom follow from the variance of all squares (Satterthwaite).
     """
-    squares, launched, freedom = 0.0, 0, 0.0
+    squares, launched, inflated = 0.0, 0, 0.0
     for schemes in runs:
         logs = np.log(np.asarray(schemes, float))
         schemes, launches = logs.shape
         squares += float(((logs - logs.mean(axis=1, keepdims=True)) ** 2).sum())
         launched += schemes * (launches - 1)
-        freedom += schemes * (launches - 1) / (1 + (schemes - 1) * CORRELATION**2)
-    return Spread(math.sqrt(squares / launched), freedom) if launched else None
+        inflated += schemes * (launches - 1) * (1 + (schemes - 1) * CORRELATION**2)
+    return Spread(math.sqrt(squares / launched), launched**2 / inflated) if launched else None
 
 
 def relaunched(values: Sequence[float], spread: Spread) -> Estimate:

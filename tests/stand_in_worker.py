@@ -30,7 +30,7 @@ def work(what: str, folder: Path) -> None:
             if what == "shows its GPUs":
                 seen = f"gpus\n{os.environ['CUDA_VISIBLE_DEVICES']}\n"
             (folder / "points.csv").write_text(seen)
-            (folder / "run.json").write_text("{}")
+            (folder / "run.json").write_text('{"provenance": {"commit": "1234567"}}')
         return
     for step in range(1, 10**6):
         report(step, STEPS)

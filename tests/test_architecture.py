@@ -75,7 +75,7 @@ MAY_IMPORT = {
         "list_methods": "errors exchange plugins",
         "result_set": "atomic_file checksums errors",
         "config": "buckets data engines errors fingerprint launch plugins spec testbed timemodel topology",
-        "report": "buckets checksums errors figure_file looks plugins spec stats timemodel topology",
+        "report": "atomic_file buckets checksums errors figure_file looks plugins spec stats timemodel topology",
         "paper": "plugins report stats topology",
     }.items()
 }

@@ -137,8 +137,13 @@ def test_training_whose_data_other_processes_read_saves_when_it_is_asked_to_end(
     assert process.returncode == 1 and checkpointed(tmp_path / "run") > 0, said
 
 
-def train(folder: Path, end: int, every_s: float = 0.0, run: str = "this", stop: bool = False) -> list:
-    """Two workers go on from their checkpoint to step ``end``; their parameters, and where each began."""
+def train(
+    folder: Path, end: int, every_s: float = 0.0, run: str = "this", stop: bool = False, machines: list | None = None
+) -> list:
+    """Two workers go on from their checkpoint to step ``end``; their parameters, and where each began.
+
+    ``machines``: each worker adds the machines of the run.
+    """
 
     def work(comm):
         session = session_of(comm, "dlgs")
@@ -150,6 +155,8 @@ def train(folder: Path, end: int, every_s: float = 0.0, run: str = "this", stop:
             if stop and session.done == end and comm.rank == 1:
                 checkpoints.stop()
             checkpoints.save_if_due(session)
+        if machines is not None:
+            machines.append(checkpoints.machines)
         return session.flat.parameters.clone(), begun
 
     return run_workers(2, work)
@@ -180,6 +187,16 @@ def test_the_two_newest_are_kept_and_the_newest_that_is_sound_is_taken(every_ste
         assert all(torch.equal(own, before) for (own, _), (before, _) in zip(found, whole, strict=True))
         said = "the checkpoint of step 4 is damaged, rank 1\n" if broken is not None else ""
         assert capsys.readouterr().err == f"{said}goes on after step 3\n"
+
+
+@unit
+def test_a_run_that_goes_on_on_another_machine_says_so_and_names_both(every_step, tmp_path, monkeypatch, capsys):
+    for end, here in ((2, "slow"), (3, "slow"), (4, "fast")):
+        monkeypatch.setattr(checkpoint, "machine", lambda device, here=here: here)
+        train(tmp_path, end, machines=(machines := []))
+        said = capsys.readouterr().err
+        assert ("the machine was slow, and is fast: it may compute other bits" in said) == (here == "fast")
+        assert machines == 2 * [["slow", "fast"] if here == "fast" else ["slow"]]
 
 
 @unit

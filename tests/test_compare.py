@@ -142,13 +142,14 @@ def test_the_figure_has_a_panel_per_model_and_a_marker_per_set_that_was_not_dist
 
 
 def test_the_range_over_sessions_stands_next_to_the_interval_of_one_session(tmp_path):
-    """Sessions with the same row; another baseline, another batch, and a disturbed run do not count."""
+    """Sessions with the same row; another baseline, batch or engine, and a disturbed run do not count."""
     sets = {"own": {}, "same": {}, "slower": {"dlgs": 2.0}, "old": {"dlgs": 0.5}}
-    sets |= {"other": {"dlgs": 0.1}, "bad": {"dlgs": 0.2}}
+    sets |= {"other": {"dlgs": 0.1}, "bad": {"dlgs": 0.2}, "horovod": {"dlgs": 0.3}}
     files = {name: results(tmp_path / name, **seconds) / "timing.csv" for name, seconds in sets.items()}
-    tables = {name: pd.read_csv(file).assign(bucketing="planned") for name, file in files.items()}
+    tables = {name: pd.read_csv(file).assign(bucketing="planned", engine="torch_dist") for name, file in files.items()}
     tables["old"] = tables["old"].drop(columns="bucketing")
     tables["other"]["batch"] = 8
+    tables["horovod"]["engine"] = "horovod"
     tables["bad"]["disturbed"] = "other work"
     for name, file in files.items():
         tables[name].to_csv(file, index=False)

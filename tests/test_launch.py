@@ -59,6 +59,18 @@ def test_a_run_that_ends_well_brings_its_files_home(engine, tmp_path, capsys):
     assert "accuracy resnet20 none: done in 0:" in capsys.readouterr().err
 
 
+@pytest.mark.unit
+def test_a_run_names_the_commits_of_all_its_launches(tmp_path):
+    launches = []
+    for number, commit in enumerate(("1111111", "2222222", "1111111")):
+        part = tmp_path / f"launch{number}"
+        part.mkdir()
+        (part / "run.json").write_text(json.dumps({"provenance": {"commit": commit}}))
+        launches.append((part, None))
+    launcher.publish_results(launches, tmp_path / "run", 1.0, 3)
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["provenance"]["commit"] == "1111111 and 2222222"
+
+
 @pytest.mark.engine
 @horovod_is_slow
 def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_path, capsys):
@@ -141,7 +153,7 @@ def measure(tmp_path, monkeypatch) -> Callable:
         def once(spec: RunSpec, place: LaunchSettings, part: Path, *_) -> int:
             part.mkdir(parents=True)
             (part / "iterations.csv").write_text(f"block,slowdown,forward_s\n1,{left.pop(0)}\n")
-            (part / "run.json").write_text("{}")
+            (part / "run.json").write_text('{"provenance": {"commit": "1234567"}}')
             return 0
 
         monkeypatch.setattr(launcher, "once", once)

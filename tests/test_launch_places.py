@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import PATIENCE_S, ROOT, every_engine, needs_horovod, read
 
-from dlgs_bench.config import launching
+from dlgs_bench.config import checks, launching
 from dlgs_bench.config import load as config
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.launch import gpus, nodes
@@ -69,7 +69,8 @@ def three_gpus(tmp_path, monkeypatch):
     smi = tmp_path / "bin" / "nvidia-smi"
     smi.parent.mkdir()
     lines = "".join(f"GPU {number}: NVIDIA T (UUID: GPU-{number}aa)\n" for number in range(3))
-    smi.write_text(f"#!/bin/sh\nprintf '{lines}'\n")
+    capabilities = "9.0\\n7.5\\n9.0\\n"
+    smi.write_text(f"#!/bin/sh\ncase $1 in -L) printf '{lines}';; *) printf '{capabilities}';; esac\n")
     smi.chmod(0o755)
     monkeypatch.setenv("PATH", f"{smi.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -101,6 +102,20 @@ def test_runs_side_by_side_take_different_gpus_and_wait_for_them(three_gpus, mon
     assert gpus.visible() == ["2", "0"]
     monkeypatch.setenv(gpus.VISIBLE, "-1")  # CUDA's way to say none
     assert not gpus.visible()
+
+
+@pytest.mark.unit
+def test_a_gpu_of_an_old_kind_lacks_bfloat16(three_gpus, tmp_path, monkeypatch):
+    assert gpus.lack_bfloat16() and not checks.gains_from_bfloat16("cuda")
+    values = {"device": "cuda", "models": {"m": {"precision": "bfloat16"}}}
+    assert checks.check_precisions(values) == (
+        "models.m.precision: a GPU of this machine does not support bfloat16; give float32, or auto"
+    )
+    smi = tmp_path / "bin" / "nvidia-smi"
+    smi.write_text(smi.read_text().replace("7.5", "8.0"))
+    assert not gpus.lack_bfloat16() and checks.gains_from_bfloat16("cuda") and not checks.check_precisions(values)
+    monkeypatch.setenv("PATH", "")  # as on the login node of a cluster
+    assert checks.gains_from_bfloat16("cuda")
 
 
 @pytest.mark.unit

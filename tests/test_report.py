@@ -143,14 +143,20 @@ def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_acc
     points = pd.read_csv(report.tidy["accuracy"])
     longer = points[points["seed"] == 0].assign(epoch=points["epoch"] * 5)
     longer.assign(run=longer["run"] + "-kept").to_csv(kept, index=False)
+    equal = report.folder / "equal.csv"  # as long as the own training, whose accuracy counts
+    points.assign(run=points["run"] + "-kept", train_accuracy=0.0).to_csv(equal, index=False)
     inputs = {"timing": report.tidy["timing"], "calibration": calibration, "rates": []}
-    for kept_files, epochs, seeds in (([], 2, 2), ([str(kept)], 10, 1)):
+    own_cost = None
+    for kept_files, epochs, seeds in (([], 2, 2), ([str(equal)], 2, 2), ([str(equal), str(kept)], 10, 1)):
         named = inputs | {"accuracy": report.tidy["accuracy"], "kept": kept_files, "sessions": []}
         table, shown = report.table("scripts/answer.py", "answer", **named)
         assert sorted(table["model"]) == sorted(report.runs.models)
         assert set(table["pays"][table["model"] != "resnet50"]) <= {"yes", "no", "no significant difference"}
         assert set(table["pays"][table["model"] == "resnet50"]) <= {"batch 32, paper 64: no verdict"}
         assert set(table["accuracy_epochs"]) == {epochs} and set(table["accuracy_seeds"]) == {seeds}
+        assert set(table["accuracy_kept"]) == {seeds == 1}
+        own_cost = table["accuracy_cost"].tolist() if own_cost is None else own_cost
+        assert seeds == 1 or table["accuracy_cost"].tolist() == own_cost != [0.0] * len(table)
         assert (table["break_even_mbit"] > 0).all() and "none" not in set(table["variant"])
         learnt = f"points after {epochs} epochs" if seeds > 1 else f"not ranked: one seed, {epochs} epochs"
         assert learnt in shown and "batch 32" in shown
@@ -430,6 +436,8 @@ def test_the_planners_are_shown_for_every_run_that_has_a_plan(report):
     assert {"run", "timed", "iteration_s", "machine"} <= set(tidy) and tidy["run"].nunique() == len(runs)
     assert set(table["blocks"]) == {tidy["block"].nunique()}
     assert (table["speedup"] < 1.2).all()
+    quotients = table[[f"ratio_to_exact{end}" for end in ("", "_low", "_high")]]
+    assert (quotients[table["planner"] == "exact"] == 1).all(axis=None) and (quotients != 1).any(axis=None)
     text = report.figure("studies/planners/figure.py", "planners-figure", Items(report.folder / "planners.csv"))
     assert all(f"{MODELS[model]}, DLGS, ratio 0.1, all-gather" in text for model in report.runs.models)
 
@@ -508,7 +516,7 @@ def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
     inputs = Items(table=report.folder / "servers.csv", **calibrated)
     text = report.figure("studies/servers/figure.py", "servers-figure", inputs)
     titles = (title for name, (title, *_) in VARIANTS.items() if name != "none")
-    assert all(title in text for title in titles) and "workers and a server" in text
+    assert all(title in text for title in titles) and "and a server" in text
     assert "computing alone (bound)" not in text  # it lies above the axis
     assert text.count("time model") == 2
     assert text.count("ratio 0.01; server, weights") == len(report.runs.models)
@@ -650,6 +658,7 @@ def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
     points, model = pd.read_csv(report.tidy["accuracy"]), report.runs.models[-1]
     file = report.folder / "long.csv"
     long = points[(points["model"] == model) & (points["seed"] == 0)].assign(commit="c0ffee")
+    long = pd.concat([long, long.assign(seed=9, run=long["run"] + "-9")])  # the table has no seed 9
     long.assign(epoch=long["epoch"] * 5).to_csv(file, index=False)
     metadata = {"model": model, "value": "train_loss"}
     texts = {}
@@ -664,7 +673,7 @@ def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
         table, shown = report.table("scripts/table1.py", f"kept-{name}", accuracy=own, kept=[file])
         rows = table[table["model"] == model]
         assert len(rows) == len(VARIANTS) * (2 if name == "left" else 1) and "c0ffee" in shown
-        assert set(table["train_epochs"]) == {2}
+        assert set(table["train_epochs"]) == {2} and set(rows[rows["kept"].notna()]["seeds"]) == {1}
         alone = name == "stayed" and len(report.runs.models) == 1  # otherwise the column "Kept run" names the commit
         assert ("c0ffee" in shown.partition("\n\n")[2]) == alone
     assert "this run" in texts["left"] and "this run" not in texts["stayed"]

@@ -116,6 +116,21 @@ def test_95_of_100_repeats_lie_in_the_interval_whatever_schemes_of_a_launch_have
     assert correlation < 0.9 or inside <= 0.985 * 1000
 
 
+@pytest.mark.parametrize("schemes", [7, 20])
+def test_95_of_100_repeats_lie_in_the_interval_if_a_run_has_more_schemes_than_another(schemes):
+    """As with a user's method, which is timed in a run of its own."""
+    numbers = np.random.default_rng(4)
+    inside, correlation, launches = 0, 0.9, 3
+    for _ in range(2000):
+        runs = []
+        for number in (schemes, 1):
+            dense = 0.1 * correlation**0.5 * numbers.standard_normal((2, 1, launches))
+            runs.append(np.exp(dense + 0.1 * (1 - correlation) ** 0.5 * numbers.standard_normal((2, number, launches))))
+        found = relaunched(runs[0][0][0], pooled([measured for measured, _ in runs]))
+        inside += found.low <= np.exp(np.log(runs[0][1][0]).mean()) <= found.high
+    assert inside >= 0.945 * 2000  # as if each run added its degrees of freedom: 0.93
+
+
 def test_two_launches_of_schemes_in_common_have_no_interval():
     assert not relaunched([1.0, 1.1], pooled([[[1.0, 1.1]] * 8])).enough
     assert relaunched([1.0, 1.1], pooled([[[1.0, 1.1]]] * 8)).enough  # launches of their own

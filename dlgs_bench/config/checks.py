@@ -322,26 +322,32 @@ def check_cores(values: dict) -> str | None:
 
 
 def check_precisions(values: dict) -> str | None:
-    """The processor supports the precisions of the models."""
-    if values["device"] == "cuda" or computes_bfloat16():
+    """The processor or the GPUs support the precisions of the models."""
+    device = values["device"]
+    if computes_bfloat16(device):
         return None
+    what = "a GPU of this machine" if device == "cuda" else "this processor"
     for name, model in values["models"].items():
         if model["precision"] == "bfloat16":
-            return f"models.{name}.precision: this processor does not support bfloat16; give float32, or auto"
+            return f"models.{name}.precision: {what} does not support bfloat16; give float32, or auto"
     return None
 
 
-def computes_bfloat16() -> bool:
-    """Whether this processor multiplies in bfloat16. Otherwise it is slow, in software."""
+def computes_bfloat16(device: str) -> bool:
+    """Whether this processor, or each GPU, multiplies in bfloat16. Otherwise it is slow, in software."""
+    if device == "cuda":
+        return not gpus.lack_bfloat16()
     return bool({"avx512_bf16", "amx_bf16", "bf16"} & _processor())
 
 
-def gains_from_bfloat16() -> bool:
-    """Whether bfloat16 is faster than float32 on this processor.
+def gains_from_bfloat16(device: str) -> bool:
+    """Whether bfloat16 is faster than float32 on this processor, or on the GPUs.
 
     Intel's AVX-512 multiplies bfloat16 no faster than float32, and needs conversions. In a virtual machine that hides
     AMX, a step of ResNet-20 took 1.4 times as long as in float32. On AMD's AVX-512 it took about half as long.
     """
+    if device == "cuda":
+        return computes_bfloat16(device)
     processor = _processor()
     return bool({"amx_bf16", "bf16"} & processor) or {"avx512_bf16", "AuthenticAMD"} <= processor
 

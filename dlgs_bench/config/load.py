@@ -180,9 +180,17 @@ def _with_defaults(values: dict, schema: dict) -> dict:
     return filled
 
 
+def defaults(*keys: str) -> dict:
+    """The default values of a part of the configuration, such as ("testbed", "nodes")."""
+    schema = full_schema()
+    for key in keys:
+        schema = schema["properties"][key]
+    return _with_defaults({}, schema)
+
+
 def _with_precisions(values: dict) -> dict:
     """``values`` with ``precision: auto`` replaced by the fastest precision of this machine."""
-    here = "bfloat16" if values["device"] == "cuda" or checks.gains_from_bfloat16() else "float32"
+    here = "bfloat16" if checks.gains_from_bfloat16(values["device"]) else "float32"
     models = {
         name: model | {"precision": here if model["precision"] == "auto" else model["precision"]}
         for name, model in values["models"].items()

@@ -35,6 +35,15 @@ def _uuids() -> list[str]:
     return re.findall(r"^GPU .*UUID: ([^)]+)\)", output, re.MULTILINE)
 
 
+def lack_bfloat16() -> bool:
+    """Whether a GPU that this machine shows cannot multiply in bfloat16: its compute capability is below 8.0."""
+    if not shutil.which("nvidia-smi"):
+        return False
+    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    output = subprocess.run(command, capture_output=True, text=True).stdout
+    return any(float(capability) < 8 for capability in re.findall(r"^\d+\.\d+$", output, re.MULTILINE))
+
+
 def _lock_names() -> dict[str, str]:
     """Visible GPU -> the name of its lock file, which is the same for the GPU's number and its UUID."""
     uuids = _uuids()

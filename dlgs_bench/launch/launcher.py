@@ -289,7 +289,7 @@ def publish_results(launches: list[tuple[Path, str | None]], folder: Path, wall_
 
     run.json is moved last: a folder that has it is complete. It holds a checksum of each table and of itself. The
     tables ``OBSERVED`` hold the rows of all launches, with the number of the launch; the other tables come from the
-    last launch. ``launched``: the number of launches, with those that were repeated.
+    last launch, the commit from all. ``launched``: the number of launches, with those that were repeated.
     """
     last, _ = launches[-1]
     for table in OBSERVED if len(launches) > 1 else ():
@@ -303,7 +303,11 @@ def publish_results(launches: list[tuple[Path, str | None]], folder: Path, wall_
         "launched": launched,
         "files": {path.name: checksums.of(path) for path in sorted(last.glob("*.csv"))},
     }
-    run = checksums.signed(json.loads((last / "run.json").read_text(encoding="utf-8")) | metadata)
+    runs = [json.loads((part / "run.json").read_text(encoding="utf-8")) for part, _ in launches]
+    run = runs[-1] | metadata
+    # Code may be committed between two launches; each begins with the newest.
+    run["provenance"]["commit"] = " and ".join(dict.fromkeys(one["provenance"]["commit"] for one in runs))
+    run = checksums.signed(run)
     # Written before anything is moved: if the disk is full, nothing is left in ``folder``.
     write_atomically(last / "run.json", (json.dumps(run, indent=1) + "\n").encode())
     folder.mkdir(parents=True, exist_ok=True)

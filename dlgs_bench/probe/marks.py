@@ -13,7 +13,7 @@ CACHES_BYTES = 2**27  # more than the caches of a processor core or a GPU
 
 
 class Marks:
-    """Takes time stamps: events on the current CUDA stream, or the host's clock on a CPU."""
+    """Takes time stamps: events on the device's current CUDA stream, or the host's clock on a CPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -25,7 +25,7 @@ class Marks:
         if not self._cuda:
             return time.perf_counter()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self._device))  # a script need not make its GPU the current one
         return event
 
     def seconds(self, begin: Any, end: Any) -> float:

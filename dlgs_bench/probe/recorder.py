@@ -8,7 +8,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -181,8 +181,9 @@ class Recorder:
             )
             return
         self._marks.synchronize()
-        devices = [self._device] if self._device.type == "cuda" else []
-        with plain_context(self._device), torch.random.fork_rng(devices):
+        cuda = self._device.type == "cuda"
+        current = torch.cuda.device(self._device) if cuda else nullcontext()
+        with plain_context(self._device), torch.random.fork_rng([self._device] if cuda else []), current:
             profile, first = self._profile()
         if first:
             check(profile)

@@ -1,6 +1,9 @@
 """Texts for captions and small print: machine, network, numbers of samples. No torch."""
 
+import json
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
 import pandas as pd
 
@@ -32,6 +35,12 @@ def setting(table: pd.DataFrame) -> str:
         row, workers = rows.iloc[0], " or ".join(map(str, sorted(rows["workers"].unique())))
         parts.append(f"{row['machine']}; {network(rows)}; {row['engine']}, {workers} workers{when(rows)}")
     return " / ".join(parts)
+
+
+def machines(runs: Iterable[Path | str]) -> str:
+    """The machines of runs; ``runs``: their files run.json."""
+    records = (json.loads(Path(run).read_text(encoding="utf-8")) for run in runs)
+    return " / ".join(dict.fromkeys(record["provenance"]["machine"] for record in records))
 
 
 def when(rows: pd.DataFrame) -> str:
@@ -122,13 +131,11 @@ def repeat(table: pd.DataFrame, pooled: str = "the runs of a model and topology"
 def over_rates(table: pd.DataFrame, others: str = "", modelled: bool = True) -> str:
     """The small print of timing runs over links of several rates.
 
-    ``others``: processes that are not workers. ``modelled``: whether there are lines of the time model.
+    ``others``: about processes that are not workers. ``modelled``: whether there are lines of the time model.
     """
-    first, n = table.iloc[0], least_to_most(table["blocks"])
-    setup = f"{first['machine']}; testbed{latency(table)}; {first['engine']}, {first['workers']} workers{others}"
-    setup += when(table)
     lines = "; lines: the time model" if modelled else ""
-    return f"{setup}; points: measured, n = {n} blocks each, whiskers: {repeat(table)}{lines}"
+    n = least_to_most(table["blocks"])
+    return f"{setting(table)}{others}; points: measured, n = {n} blocks each, whiskers: {repeat(table)}{lines}"
 
 
 def least_to_most(numbers: pd.Series, digits: int = 0) -> str:

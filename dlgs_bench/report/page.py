@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import jinja2
 
+from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.report import captions, tables
 
 TITLE = "Does compressing gradients pay?"
@@ -40,7 +41,7 @@ def write(
     sections.append({"name": "provenance", "label": "Machine and provenance", "facts": facts(results)})
     sections = [EMPTY | section for section in sections]
     text = rendered(TEMPLATE, title=TITLE, paragraphs=list(map(captions.unbroken, paragraphs)), sections=sections)
-    page.write_text(text, encoding="utf-8")
+    write_atomically(page, text.encode())
 
 
 def rendered(template: Path, **values: Any) -> str:

@@ -9,6 +9,7 @@ from dlgs_bench.report.compare import SAME
 from dlgs_bench.report.summary import summarise
 
 RANGE = ["session_low", "session_high", "sessions"]
+KEYS = [*SAME, "engine"]  # of a row; the kept sessions have one engine
 
 
 def kept_speedups(paths: Iterable[str], models: Iterable[str]) -> list[pd.DataFrame]:
@@ -25,13 +26,13 @@ def kept_speedups(paths: Iterable[str], models: Iterable[str]) -> list[pd.DataFr
 def over_sessions(table: pd.DataFrame, sessions: list[pd.DataFrame]) -> pd.DataFrame:
     """``table`` with the columns ``RANGE``: the smallest and largest speed-up of a row, and in how many sessions.
 
-    A session that is the table's own, such as the reference set, counts once. Kept sessions have links in proportion,
-    so rows with links of a fixed rate have no range.
+    A session that is the table's own, such as the reference set, counts once. A session of another engine does not
+    count. Kept sessions have links in proportion, so rows with links of a fixed rate have no range.
     """
-    columns = [*SAME, "speedup"]
+    columns = [*KEYS, "speedup"]
     every = pd.concat([one.loc[_in_proportion(one), columns] for one in (table, *sessions)], ignore_index=True)
-    ranges = every.groupby(SAME, dropna=False)["speedup"].agg(["min", "max", "nunique"])
-    table = table.merge(ranges.set_axis(RANGE, axis=1).reset_index(), on=SAME, how="left")
+    ranges = every.groupby(KEYS, dropna=False)["speedup"].agg(["min", "max", "nunique"])
+    table = table.merge(ranges.set_axis(RANGE, axis=1).reset_index(), on=KEYS, how="left")
     table.loc[~_in_proportion(table), RANGE] = float("nan")
     return table
 

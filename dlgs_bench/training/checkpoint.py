@@ -1,4 +1,4 @@
-"""Checkpoints: an accuracy run that was stopped at any point continues from one with the same bits.
+"""Checkpoints: an accuracy run that was stopped at any point continues, on the same machine with the same bits.
 
 A checkpoint is a folder named after its step, with one file per rank. The first line of a file holds a checksum and the
 run's identity. A checkpoint is valid only if every rank can read its own file. The two newest are kept.
@@ -6,6 +6,7 @@ run's identity. A checkpoint is valid only if every rank can read its own file. 
 
 import hashlib
 import io
+import platform
 import shutil
 import signal
 import threading
@@ -21,6 +22,7 @@ import torch
 from dlgs_bench import fingerprint
 from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.spec import RunSpec
+from dlgs_bench.training.results import machine
 from dlgs_bench.training.session import Session
 
 KEPT = 2
@@ -35,13 +37,15 @@ class Checkpoints:
     """Saves a session in ``folder`` every ``every_s`` seconds, and when the process receives SIGTERM.
 
     ``run``: the identity of the run. ``say``: writes a line to the run's log. ``cost``: how many checkpoints this
-    process has saved, the seconds that took, and the bytes of the last one. Every rank calls ``resume`` once and
-    ``save_if_due`` after each step. Both methods communicate with the other ranks.
+    process has saved, the seconds that took, and the bytes of the last one. ``machines``: on which the run has been;
+    another machine may compute other bits. Every rank calls ``resume`` once and ``save_if_due`` after each step. Both
+    methods communicate with the other ranks.
     """
 
     def __init__(self, folder: Path, every_s: float, run: str, say: Callable[[str], None]) -> None:
         self._folder, self._every_s = folder, every_s
         self._run, self._say = run, say
+        self.machines: list[str] = []
         self._kept: list[int] = []  # rank 0: the steps of the checkpoints that it keeps, the newest first
         self._stop = threading.Event()
         self.cost = {"saved": 0, "seconds": 0.0, "bytes": 0}
@@ -56,14 +60,20 @@ class Checkpoints:
 
     def resume(self, session: Session) -> None:
         """Load the newest checkpoint of this run that every rank can read, if there is one."""
+        here = machine(session.comm.device.type)
+        self.machines = [here]
         steps = self._saved_steps() if session.comm.rank == 0 else []
         while step := _of_rank_0(session, steps[0] if steps else 0):
             state = self._read(step, session.comm.rank)
             if _all(session, state is not None):
-                session.load_state_dict(state)
+                session.load_state_dict(state["session"])
                 self._kept = steps
+                before = state["machines"]
+                self.machines = list(dict.fromkeys([*before, here]))
                 if session.comm.rank == 0:
                     self._say(f"goes on after step {session.done}")
+                    if before[-1] != here:
+                        self._say(f"the machine was {before[-1]}, and is {here}: it may compute other bits")
                 return
             steps = steps[1:]
 
@@ -93,7 +103,7 @@ class Checkpoints:
         full disk full."""
         began, path = time.monotonic(), self._folder / str(session.done) / f"rank{session.comm.rank}"
         memory = io.BytesIO()
-        torch.save(session.state_dict(), memory)
+        torch.save({"session": session.state_dict(), "machines": self.machines}, memory)
         content = memory.getvalue()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,8 +152,12 @@ class Checkpoints:
 
 
 def identity(spec: RunSpec) -> str:
-    """SHA-256 of all that decides a run's numbers: its spec, the code that it executes, and the version of torch."""
-    parts = [spec.to_json(), *fingerprint.fingerprints(fingerprint.behind_run(spec)), torch.__version__]
+    """SHA-256 of what decides a run's numbers: its spec, the code that it executes, the versions of torch and Python.
+
+    The machine is not part of it: see ``Checkpoints.machines``. Python brings the text that language models learn.
+    """
+    versions = [torch.__version__, platform.python_version()]
+    parts = [spec.to_json(), *fingerprint.fingerprints(fingerprint.behind_run(spec)), *versions]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 

@@ -13,19 +13,21 @@ import torch
 
 from dlgs_bench.data import DataSet
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.fingerprint import commit
 from dlgs_bench.spec import Cluster, RunSpec
 
 
-def provenance(spec: RunSpec) -> dict:
-    """The machine, the versions, the commit and the date, without host names and paths."""
+def provenance(spec: RunSpec, begun_at: str) -> dict:
+    """The machine, the versions, the commit and the date, without host names and paths.
+
+    ``begun_at``: the commit when the run began, whose code it executed.
+    """
     packages = ("torch", "torchvision", "horovod", "numpy", "pandas", "snakemake")
     return {
         "machine": machine(spec.cluster.device),
         **_network(spec.cluster),
         "python": platform.python_version(),
         "versions": {p: version(p) for p in packages if _installed(p)},
-        "commit": commit(),
+        "commit": begun_at,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -100,18 +102,22 @@ def chrome_trace(rows: list[dict]) -> dict:
     return {"traceEvents": names + events, "displayTimeUnit": "ms"}
 
 
-def write_run(folder: Path, spec: RunSpec, results: dict, data: DataSet | None) -> None:
+def write_run(folder: Path, spec: RunSpec, results: dict, data: DataSet | None, begun_at: str) -> None:
     """Write one CSV per table, and ``run.json`` with the spec, the provenance, and facts about the run and its data.
 
     ``results``: table -> rows, and "metadata" -> facts about the run, if any. ``data``: None for a run without data.
-    The launcher adds ``wall_s``.
+    ``begun_at``: the commit when the run began. The launcher adds ``wall_s``.
     """
     tables = {name: rows for name, rows in results.items() if name != "metadata"}
     for name, rows in tables.items():
         write_rows(folder / f"{name}.csv", rows)
     if "trace" in tables:
         (folder / "trace.json").write_text(json.dumps(chrome_trace(tables["trace"])) + "\n", encoding="utf-8")
-    run = {"spec": json.loads(spec.to_json()), "provenance": provenance(spec)} | results.get("metadata", {})
+    metadata = dict(results.get("metadata", {}))
+    about = provenance(spec, begun_at)
+    if machines := metadata.pop("machines", []):  # a run that was stopped may have continued on another machine
+        about["machine"] = " / ".join(machines)
+    run = {"spec": json.loads(spec.to_json()), "provenance": about} | metadata
     if data:
         run |= {"train_samples": data.train_size, "test_samples": data.test_size, "titles": {"data": data.title}}
     (folder / "run.json").write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")

@@ -11,6 +11,7 @@ import torch
 
 from dlgs_bench import data as datasets
 from dlgs_bench.comm import connect
+from dlgs_bench.fingerprint import commit
 from dlgs_bench.launch.liveness import Progress, run_as_rank
 from dlgs_bench.spec import MODULES, LaunchSettings, RunSpec
 from dlgs_bench.training.results import write_run
@@ -21,6 +22,7 @@ NEED_SETTINGS = ("accuracy", "timing", "planners", "layers", "exchanges")
 
 def main(folder: Path) -> None:
     """Make the run in the folder as one of its ranks."""
+    begun_at = commit()  # the files may change while the run goes on
     spec = RunSpec.from_json((folder / "spec.json").read_text(encoding="utf-8"))
     settings = LaunchSettings.from_json((folder / "launch_settings.json").read_text(encoding="utf-8"))
     training, cluster = spec.training, spec.cluster
@@ -36,7 +38,7 @@ def main(folder: Path) -> None:
     more = {"settings": settings} if spec.kind in NEED_SETTINGS else {}
     tables = work(spec, comm, data, device, Progress(folder, comm.rank), **more)
     if comm.rank == 0:
-        write_run(folder, spec, tables, data)
+        write_run(folder, spec, tables, data, begun_at)
     comm.close()
 
 

@@ -30,8 +30,8 @@ def accuracy(
 ) -> dict:
     """The tables of an accuracy run: ``points`` of the curves, ``iterations`` with their parts, ``groups``, ``sent``.
 
-    ``metadata``: a checksum of the final weights and the cost of checkpoints. A run that was stopped continues from its
-    last checkpoint.
+    ``metadata``: a checksum of the final weights, the cost of checkpoints, and the machines. A run that was stopped
+    continues from its last checkpoint.
 
     Training accuracy and loss are means over the augmented batches since the previous point, computed in the forward
     passes of training. Test accuracy and loss are computed at the point. In the steps of the points, the aggregate is
@@ -45,7 +45,7 @@ def accuracy(
         advance(session, exchange, total_steps)
         report(session.done, total_steps)
         checkpoints.save_if_due(session)
-    metadata = {"weights": session.flat.checksum(), "checkpoints": checkpoints.cost}
+    metadata = {"weights": session.flat.checksum(), "checkpoints": checkpoints.cost, "machines": checkpoints.machines}
     return session.rows | {"groups": group_rows(spec.variant, exchange), "metadata": metadata}
 
 

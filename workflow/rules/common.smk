@@ -6,6 +6,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from zlib import crc32
 
 import yaml
 from snakemake import cli

@@ -11,7 +11,7 @@ method's speed-up exceeds 1.1, predicted by the time model; with proportional li
 which these links stand. Over sessions: the smallest and the largest speed-up of the method in this session and in kept
 sessions of other days and machines, and the number of sessions; a bracket covers one session only. Training accuracy:
 the method's minus uncompressed's, at the end of the longest training of both, over n seeds; less than one epoch does
-not count as training."""
+not count as training. Kept run: it is one of the long runs in the repository, not one of this session."""
 
 import json
 import math
@@ -34,6 +34,7 @@ from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.predict import Calibrations, Projection
 
 GAIN = 1.1  # a speed-up worth having
+ACCURACY = ("accuracy_cost", "accuracy_ratio", "accuracy_epochs", "accuracy_seeds", "accuracy_kept")
 YES, NO, UNDECIDED = "yes", "no", "no significant difference"
 DISTURBED = "not judged: every run was disturbed"
 
@@ -105,9 +106,13 @@ def fits(spec: RunSpec, row: dict) -> bool:
 
 
 def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
-    """The difference in accuracy, the ratio, epochs and seeds, in the longest training of both methods."""
+    """The difference in accuracy, the ratio, epochs and seeds, in the longest training of both methods.
+
+    ``tables_of_points``: of this session, and of kept runs. Among trainings of equal length, the ratio of the row
+    counts, then the number of seeds, then this session. ``accuracy_kept``: whether it is a kept run.
+    """
     longest = {}
-    for points in tables_of_points:
+    for place, points in enumerate(tables_of_points):
         last = last_points(points[points["model"] == row["model"]])
         dense = last[last["variant"] == "none"].set_index("seed")
         for ratio, own in last[last["variant"] == row["variant"]].groupby("ratio", dropna=False):
@@ -117,10 +122,9 @@ def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
             if len(both) and epochs >= 1:
                 cost = (both["train_accuracy"] - both["train_accuracy_dense"]).mean()
                 metadata = {"accuracy_cost": cost, "accuracy_ratio": ratio, "accuracy_epochs": epochs}
-                # Among trainings of equal length, the ratio of the row counts.
-                longest[epochs, ratio == row["ratio"]] = metadata | {"accuracy_seeds": len(both)}
-    nothing = dict.fromkeys(("accuracy_cost", "accuracy_ratio", "accuracy_epochs", "accuracy_seeds"), math.nan)
-    return longest[max(longest)] if longest else nothing
+                metadata |= {"accuracy_seeds": len(both), "accuracy_kept": bool(place)}
+                longest[epochs, ratio == row["ratio"], len(both), -place] = metadata
+    return longest[max(longest)] if longest else dict.fromkeys(ACCURACY, math.nan)
 
 
 def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
@@ -159,6 +163,7 @@ def accuracy_words(row: dict) -> str:
     if short and row["accuracy_seeds"] == 1:
         return f"not ranked: one seed, {row['accuracy_epochs']:g} epochs"
     n = f"n = {row['accuracy_seeds']:g}" + (", early in training" if short else "")
+    n += ", kept run" if row["accuracy_kept"] else ""
     return f"{100 * row['accuracy_cost']:+.1f} points after {row['accuracy_epochs']:g} epochs{ratio} ({n})"
 
 

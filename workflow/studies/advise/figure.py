@@ -5,7 +5,6 @@ sums use the fastest collective. Thick: the smallest ratio. Dotted: the requeste
 1, it costs time. Grey: closer to 1 than the error of such predictions, so neither a gain nor a loss is significant.
 Dashed: the bound, an iteration that only computes."""
 
-import json
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -87,11 +86,9 @@ def main(snakemake: Script) -> None:
         over = "" if topology == ALL_GATHER.name else f", {TOPOLOGIES[topology].title}"
         finish(axes, names.model(model) + over, there.rate_mbit)
     style.legend_of(figure, panels)
-    machine = json.loads(Path(snakemake.input.calibration[0]).read_text(encoding="utf-8"))["provenance"]["machine"]
-    note = (
-        f"time model alone, from calibrations on {machine}; {there.workers} workers, {there.latency_ms:g} ms from host "
-    )
-    note += f"to host; n = 0 measurements there; grey: a factor of {factor:.2f}, within which at least 9 of 10 "
+    note = f"time model alone, from calibrations on {captions.machines(snakemake.input.calibration)}; "
+    note += f"{there.workers} workers, {there.latency_ms:g} ms from host to host; n = 0 measurements there; "
+    note += f"grey: a factor of {factor:.2f}, within which at least 9 of 10 "
     style.save(figure, f"{note}predicted speed-ups were where they were checked, and its square elsewhere", snakemake)
 
 

@@ -152,7 +152,7 @@ def caption(snakemake: Script, table: pd.DataFrame) -> str:
         f"{off:.0f} %); on other nodes the error is not known. Outside the range that was checked, the factor is "
         "squared, which is an assumption. Limited by: the part whose removal would shorten the iteration most. The "
         "table shows times only; accuracy runs show whether "
-        f"a ratio keeps the accuracy. Calibrated on {first['machine']}, {first['engine']}, "
+        f"a ratio keeps the accuracy. Calibrated on {' / '.join(table['machine'].unique())}, {first['engine']}, "
         f"{captions.least_to_most(table['calibrated_workers'])} workers."
     )
     return " ".join(words)

@@ -7,7 +7,6 @@ Cross: the network of the calibration, the only point where the model was compar
 it, the less reliable the map. Hatched: the two fastest variants differ by less than the model's error there, so either
 may win. Variants that are the fastest nowhere are not shown. The colours differ in lightness, for prints in grey."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -123,10 +122,10 @@ def main(snakemake: Script) -> None:
     label_lines(figure, lines)
     cluster = every[0][1].spec.cluster
     rates = captions.least_to_most(pd.Series([k.here.rate_mbit for _, k in every]))
-    machine = json.loads(runs[0].read_text(encoding="utf-8"))["provenance"]["machine"]
-    note = f"time model alone, from calibrations on {machine}: {cluster.engine}, {cluster.workers} workers, "
-    note += f"{rates} Mb/s links (cross); all-gather; n = 0 measurements elsewhere; error of the model at the crosses: "
-    note += f"{captions.off(prediction, 'error')}, n = {prediction['error'].count()} runs"
+    note = f"time model alone, from calibrations on {captions.machines(runs)}: {cluster.engine}, "
+    note += f"{cluster.workers} workers, {rates} Mb/s links (cross); all-gather; n = 0 measurements elsewhere; "
+    note += f"error of the model at the crosses: {captions.off(prediction, 'error')}, "
+    note += f"n = {prediction['error'].count()} runs"
     style.save(figure, note, snakemake)
 
 

@@ -1,8 +1,8 @@
 """Planners, drawn: the iteration of every planner divided by the iteration of the planner exact, per model and ratio.
 
 The runs are the same as in the table of planners. Predicted values are divided by the predicted iteration of exact,
-measured values by its measured iteration. Planners with the same groups share a row. Whiskers: the 95 % interval
-of a repeat."""
+measured values by its iteration in the same block. Planners with the same groups share a row. Whiskers: the 95 %
+interval of a repeat of this quotient."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,7 +12,7 @@ from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.topology import TOPOLOGIES
 
-ENDS = ("iteration_s", "iteration_s_low", "iteration_s_high")
+ENDS = ("ratio_to_exact", "ratio_to_exact_low", "ratio_to_exact_high")
 
 
 def draw(axes: Axes, rows: pd.DataFrame) -> None:
@@ -21,7 +21,7 @@ def draw(axes: Axes, rows: pd.DataFrame) -> None:
     names = rows.groupby("timed_as", sort=False)["planner"].agg(", ".join)
     own = rows[rows["planner"] == rows["timed_as"]].set_index("timed_as").loc[names.index]
     y = range(len(own))
-    measured, least, most = (own[column] / exact["iteration_s"] for column in ENDS)
+    measured, least, most = (own[column] for column in ENDS)
     error = {"elinewidth": 1, "capsize": 2, "linestyle": "", "markersize": 6}
     axes.errorbar(measured, y, xerr=style.whiskers(measured, least, most), color="#0072B2", marker="o",
                   label="measured", **error)  # fmt: skip

@@ -31,6 +31,8 @@ def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
     seconds = {label: by_block(rows) for label, rows in timed.groupby("timed")}
     iterations_s = in_turns(seconds)
     speedups = in_turns({label: seconds[fastest] / own for label, own in seconds.items() if label != fastest})
+    exact_s = seconds[timed_as["exact"]]
+    to_exact = in_turns({label: own / exact_s for label, own in seconds.items()})
     rows = []
     for planner, predicted in planned["comparison"].items():
         own = timed_as[planner]
@@ -39,6 +41,7 @@ def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
         row |= {"predicted_s": predicted["iteration_s"], "blocks": len(seconds[own])}
         row |= {"launches": len(by_launch(seconds[own]))}
         row |= columns({"iteration_s": iterations_s[own], "dense_s": iterations_s[fastest], "speedup": speedups[own]})
+        row |= columns({"ratio_to_exact": to_exact[own]})
         rows.append(row)
     best = min(row["predicted_s"] for row in rows)
     return [row | {"predicted_above_exact": row["predicted_s"] / best - 1} for row in rows]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.report import captions, tables
-from dlgs_bench.report.load_runs import ABOUT, amortise, read_members
+from dlgs_bench.report.load_runs import ABOUT, amortise, by_block, over_launches, read_members
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.spec import RunSpec
@@ -38,7 +38,7 @@ def predict(folder: Path, label: str, everything: pd.DataFrame, calibrations: Ca
     plan = list(zip(groups["start"], groups["stop"], strict=True))
     times = schedule(calibration.sizes, on_its_links(calibration, spec, everything["slowdown"].median()), plan)
     timed, dense = (everything[everything["timed"] == variant] for variant in (spec.variant, "none"))
-    measured_s, predicted_s = amortise(timed, "iteration_s"), times.iteration_s + calibration.rest_s
+    measured_s, predicted_s = over_launches(by_block(timed)), times.iteration_s + calibration.rest_s
     slower = dense["forward_s"].median() / times.forward_s  # nothing is sent in forward, which would slow it too
     paired_s = slower * (predicted_s - times.communication_s) + times.communication_s
     warning = other_bytes(calibration, amortise(timed, "sent_bytes")) if spec.scheme.streams else ""

@@ -1,7 +1,7 @@
 """Refresh interval: the effect of s on the density, step by step, and on the final accuracy.
 
 Left: the running mean of the density over one per cent of the steps, over all layers or groups. Dashed: the requested
-ratio. Right: test accuracy after the last step."""
+ratio. Right: test accuracy after the last step; whiskers: the standard deviation over seeds, if there are several."""
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -33,7 +33,7 @@ def draw_density(axes: Axes, steps: pd.DataFrame, intervals: list, label: str, r
 def draw_accuracy(axes: Axes, last: pd.DataFrame, intervals: list) -> None:
     """Draw the final test accuracy by refresh interval, with mean and standard deviation over seeds."""
     by_interval = last.groupby("refresh_every")["test_accuracy"]
-    mean, sd = by_interval.mean().reindex(intervals) * 100, by_interval.std().reindex(intervals).fillna(0) * 100
+    mean, sd = by_interval.mean().reindex(intervals) * 100, by_interval.std().reindex(intervals) * 100
     positions = range(len(intervals))
     axes.errorbar(positions, mean, yerr=sd, fmt="D", color="#D55E00", capsize=3)
     axes.set_xticks(positions, [f"{s:g}" for s in intervals])

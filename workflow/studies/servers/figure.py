@@ -81,7 +81,8 @@ def main(snakemake: Script) -> None:
         title = f"{names.model(model)}, {data_title(rows.iloc[0])}{ratio}; {topology.title}"
         axes.set_title(title, fontsize=8)
     style.legend_of(figure, panels)
-    style.save(figure, captions.over_rates(table, " and a server", modelled=bool(snakemake.input.exchanges)), snakemake)
+    note = captions.over_rates(table, "; and a server", modelled=bool(snakemake.input.exchanges))
+    style.save(figure, note, snakemake)
 
 
 if __name__ == "__main__":
