@@ -19,6 +19,7 @@ from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import columns, in_turns
 from dlgs_bench.spec import RunSpec
+from dlgs_bench.stats import Estimate
 
 
 def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
@@ -31,8 +32,8 @@ def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
     seconds = {label: by_block(rows) for label, rows in timed.groupby("timed")}
     iterations_s = in_turns(seconds)
     speedups = in_turns({label: seconds[fastest] / own for label, own in seconds.items() if label != fastest})
-    exact_s = seconds[timed_as["exact"]]
-    to_exact = in_turns({label: own / exact_s for label, own in seconds.items()})
+    exact = timed_as["exact"]
+    to_exact = in_turns({label: own / seconds[exact] for label, own in seconds.items() if label != exact})
     rows = []
     for planner, predicted in planned["comparison"].items():
         own = timed_as[planner]
@@ -41,7 +42,7 @@ def rows_of(timed: pd.DataFrame, iterations: Path, plan: Path) -> list[dict]:
         row |= {"predicted_s": predicted["iteration_s"], "blocks": len(seconds[own])}
         row |= {"launches": len(by_launch(seconds[own]))}
         row |= columns({"iteration_s": iterations_s[own], "dense_s": iterations_s[fastest], "speedup": speedups[own]})
-        row |= columns({"ratio_to_exact": to_exact[own]})
+        row |= columns({"ratio_to_exact": to_exact.get(own, Estimate(1.0, 1.0, 1.0))})
         rows.append(row)
     best = min(row["predicted_s"] for row in rows)
     return [row | {"predicted_above_exact": row["predicted_s"] / best - 1} for row in rows]
