@@ -5,8 +5,8 @@ test set after the last step. Density, bits and vNMSE cover the same part of the
 entries that was sent. Bits an entry: the bits that a worker handed to the engine, per entry of the gradient. vNMSE:
 E |aggregate - mean|^2 / E |mean|^2 in the last step, where mean is the mean of the workers' true gradients. Values
 are means over n seeds. Brackets: the smallest and the largest of the seeds. Kept run: a long run that is kept in the
-repository, shown for a model that was trained too briefly here or not at all, at the seeds of this table. Means over
-more seeds: results/reference-long-training/README.md."""
+repository, shown with all its seeds and ratios for a model that was trained too briefly here or not at all. More:
+results/reference-long-training/README.md."""
 
 import pandas as pd
 
@@ -32,8 +32,6 @@ def with_kept(points: pd.DataFrame, long: list[pd.DataFrame], names: Names) -> p
         own, kept_rows = kept.instead_of(points, long, model, ratios, names)
         parts.append(own.assign(kept=""))
         if len(kept_rows):
-            at_seeds = kept_rows[kept_rows["seed"].isin(points["seed"])]
-            kept_rows = at_seeds if len(at_seeds) else kept_rows
             machine = kept_rows["machine"].map(lambda name: name.partition(",")[0])
             where = machine + kept_rows["date"].map("; {}".format) + kept_rows["commit"].map(", {}".format)
             parts.append(kept_rows.assign(kept=where))
