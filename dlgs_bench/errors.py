@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-BEYOND = {">=": operator.ge, ">": operator.gt}
+BOUNDS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 MOST_SHOWN = 200  # characters of a value in a message
 TYPES: dict[str, type | tuple[type, ...]] = {"int": int, "float": (int, float), "bool": bool, "str": str}
 
@@ -95,7 +95,7 @@ def _right(field: dict, value: Any) -> str | None:
     wanted = TYPES.get(field.get("type"))
     if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
         return _expected(field)
-    if "bound" in field and not BEYOND[field["bound"][0]](value, field["bound"][1]):
+    if "bound" in field and not BOUNDS[field["bound"][0]](value, field["bound"][1]):
         return f"a value {field['bound'][0]} {field['bound'][1]:g}"
     return None
 

@@ -22,8 +22,9 @@ class Majority(Method):
     is off, and its weight decay is applied to the weights directly. ``lion_beta`` above 0 is Distributed Lion with
     majority vote (Liu et al., Communication Efficient Distributed Training with Distributed Lion, NeurIPS 2024):
     workers send the signs of momentum v + (1 - momentum) gradient, and then v = lion_beta v + (1 - lion_beta) gradient.
-    The paper's values are 0.9 and 0.99. A zero votes for plus, and ties are broken at random; both rules are not from
-    the paper. The aggregate is +1 or -1, so learning rates are as small as 0.0001.
+    The paper's values are 0.9 and 0.99. A zero votes for plus and minus in turns, so that a layer without gradients
+    does not drift; ties are broken at random. Both rules are not from the paper. The aggregate is +1 or -1, so learning
+    rates are as small as 0.0001.
     """
 
     title = "signSGD, majority vote"
@@ -56,7 +57,10 @@ class Majority(Method):
             vector = state_for(self.velocities, bucket.index, vector).mul_(self.momentum).add_(vector)
         parts = vector.tensor_split(context.workers)
         mine = len(parts[context.rank])
-        ballots = [_packed(part >= 0) for part in parts]
+        turn = context.step % 2  # a zero at an odd place votes for plus in odd steps
+        positive, zero = vector > 0, vector == 0
+        positive[turn::2] |= zero[turn::2]
+        ballots = [_packed(part) for part in positive.tensor_split(context.workers)]
         received = yield from to_each(ballots, context, bucket.size - mine, lengths_known=True)
         votes = torch.stack([_unpacked(message, mine) for message in received]).sum(0)
         tie = uniform(vector.device, mine, self.seed, context.step, bucket.index, context.rank) < 0.5

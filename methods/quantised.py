@@ -47,7 +47,8 @@ class Quantised(Method):
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         if self.rotated:
-            signs = torch.where(uniform(bucket.gradient.device, bucket.size, bucket.index) < 0.5, -1.0, 1.0)
+            drawn = uniform(bucket.gradient.device, bucket.size, bucket.index) >= 0.5
+            signs = drawn.to(bucket.gradient.dtype).mul_(2).sub_(1)
             rotate(bucket.gradient.mul_(signs))
         parts = bucket.gradient.tensor_split(context.workers)
         messages, mine = list(self.encoded_parts(parts, bucket)), parts[context.rank]

@@ -14,7 +14,8 @@ class SparseDense(Sparsifier):
 
     A sparse step sends the k largest entries of gradient + residual of each layer, and keeps the others. A dense step
     sends all entries, so the residual is then zero. If ``threshold`` is above 0, a sparse step sends the entries whose
-    magnitude is strictly above it instead, and ``ratio`` has no effect. If T is larger than the number of steps, all
+    magnitude is strictly above it instead, and ``ratio`` has no effect. It is a threshold of one worker's gradient,
+    not divided by the number of workers. If T is larger than the number of steps, all
     steps are sparse: this is a Top-K of each layer with error feedback.
     """
 
@@ -35,7 +36,7 @@ class SparseDense(Sparsifier):
     def rule(self, bucket: Bucket, context: StepContext) -> TopK | Threshold:
         if not self.threshold:
             return TopK(self.k(bucket))
-        bounds = torch.tensor([self.threshold, torch.inf], dtype=torch.float32)
+        bounds = torch.tensor([self.threshold / context.workers, torch.inf], dtype=torch.float32)
         above = torch.nextafter(*bounds)  # the smallest float32 above the threshold
         return Threshold(above.item())
 

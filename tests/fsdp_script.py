@@ -364,6 +364,33 @@ def documented(code: str, rank: int) -> int:
     return names["hook"].step
 
 
+def one_output(mesh, rank: int, late: bool) -> tuple[str, bool]:
+    """The error of a hook whose trained layer has no entry on half of the ranks, and whether it has trained.
+
+    ``late``: the other layer is frozen after the hook was made.
+    """
+    from dlgs_bench.hooks.fsdp import FSDPHook
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1, bias=False))
+    model[0].requires_grad_(late)
+    for module in (*model, model):
+        fully_shard(module, mesh=mesh["shard"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    try:
+        hook = FSDPHook(model, mesh["rep"], optimizer, "topk", ratio=0.5)
+    except ValueError as error:
+        return str(error), False
+    model[0].requires_grad_(False)
+    before = weights(model)[2]
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.full((2, 4), 1.0 + rank)).sum().backward()
+        optimizer.step()
+    hook.close()
+    return "", not torch.equal(before, weights(model)[2])
+
+
 def observed(comm, code: str, folder: str) -> dict:
     """What one of four ranks observes, which share ``folder``; ``mesh`` puts neighbours into one replica."""
     rank = comm.rank
@@ -408,6 +435,7 @@ def observed(comm, code: str, folder: str) -> dict:
     found["inner gradients"] = inner_gradients(mesh, rank)
     found["failed pass"] = failed_pass(mesh, rank)
     found["hooks of one model"] = hooks_of_one_model(mesh, rank)
+    found["one output"] = [one_output(mesh, rank, late) for late in (False, True)]
     found["in turns"] = {
         (method, frozen): in_turns(mesh, rank, method, frozen, **options)
         for method, options in {"topk": {"ratio": 0.1}, "lags": {"ratio": 0.3}}.items()

@@ -614,6 +614,7 @@ def refused(comm, engine: str) -> dict[str, str]:
     if engine == "horovod":
         import horovod.torch as hvd
 
+        found["16 bits"] = said(lambda: fresh("cast", Classifier(), dtype="bfloat16"))
         net = Classifier()
         optimizer, model, _four = fresh("topk", net, ratio=0.2)
         wrapped = hvd.DistributedOptimizer(optimizer, named_parameters=net.named_parameters())

@@ -30,7 +30,7 @@ from world import World
 from dlgs_bench import plugins
 from dlgs_bench.data.fetch import cifar10, imagenet100
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.exchange import Bucket, Sparsifier, StepContext
+from dlgs_bench.exchange import Bucket, LocalSteps, Sparsifier, StepContext
 from dlgs_bench.exchange.driver import Exchange, ServerExchange, WorkerExchange
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import transport
@@ -68,6 +68,10 @@ VARIANTS = {
     if method in METHODS and parameters.keys() <= plugins.describe("methods", method)["fields"].keys()
 }
 CLASSES |= {variant: CLASSES[method] for variant, (method, _) in VARIANTS.items()}
+# What a hook takes: methods that exchange gradients, and do not need a plan for it.
+HOOKED = [
+    name for name in METHODS if not (issubclass(CLASSES[name], LocalSteps) or CLASSES[name].ratios_from_plan)
+]
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
 HOROVOD = find_spec("horovod") is not None

@@ -110,6 +110,13 @@ def test_a_layer_that_is_frozen_later_stays_as_it_is(ranks):
         assert found["frozen later"] == [False, False, True, True]
 
 
+def test_a_layer_without_entries_on_some_ranks_trains_or_is_refused_on_all_ranks(ranks):
+    for found in ranks:
+        (refused, _), (said, trained) = found["one output"]
+        assert refused.startswith("model: shard 1 of 2 has no entry of the parameters that require a gradient; shard")
+        assert not said and trained
+
+
 def test_a_model_has_one_hook_which_goes_with_it(ranks):
     for found in ranks:
         second, gone = found["hooks of one model"]

@@ -40,8 +40,9 @@ def sgd(*models: nn.Module) -> torch.optim.SGD:
     return torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.1)
 
 
-def hooked(model: nn.Module, optimizer=None) -> DDPHook:
-    return DDPHook(model, optimizer or sgd(model), "topk", ratio=0.5)
+def hooked(model: nn.Module, optimizer=None, method: str = "topk") -> DDPHook:
+    options = {} if method == "lossless" else {"ratio": 0.5}
+    return DDPHook(model, optimizer or sgd(model), method, **options)
 
 
 def backward(model: nn.Module) -> None:
@@ -190,20 +191,70 @@ def test_layers_that_are_frozen_or_unfrozen_between_wrapper_and_hook_are_refused
     plain[0].requires_grad_(not unfreeze)
     model = DistributedDataParallel(plain)
     plain[0].requires_grad_(unfreeze)
-    now, wrapped = (4, 2) if unfreeze else (2, 4)
-    line = f"model: {now} parameters require a gradient, and {wrapped} did when it was wrapped; freeze and unfreeze"
+    line = "0.weight: it was frozen or unfrozen after the model was wrapped, which DistributedDataParallel does not"
     assert refused(lambda: hooked(model)).startswith(line)
 
 
+@pytest.mark.parametrize("frozen", [0, 2, 4])
 @pytest.mark.parametrize("early", [False, True])
-def test_layers_may_be_frozen_if_ddp_finds_unused_parameters(early):
-    model = DistributedDataParallel(net(), find_unused_parameters=True)
-    hook = None if early else hooked(model)
-    model.module[0].requires_grad_(False)
-    hook = hook or hooked(model)
+@pytest.mark.parametrize("setting", ["find_unused_parameters", "static_graph"])
+def test_layers_may_be_frozen_if_ddp_finds_unused_parameters(early, frozen, setting):
+    """All other layers have the gradients of a model without a hook, wherever the frozen layer is."""
+    layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+    alone = copy.deepcopy(layers)
+    model = DistributedDataParallel(layers, **{setting: True})
+    hook = None if early else hooked(model, method="lossless")
+    layers[frozen].requires_grad_(False)
+    hook = hook or hooked(model, method="lossless")
     for _ in range(2):
-        backward(model)
+        for one in (model, alone):
+            one.zero_grad()
+            backward(one)
     assert hook.step == 2
+    for name, parameter in layers.named_parameters():
+        if parameter.requires_grad:
+            assert torch.equal(parameter.grad, alone.get_parameter(name).grad), name
+
+
+@pytest.mark.parametrize("setting", [{}, {"find_unused_parameters": True}])
+def test_a_layer_that_is_unfrozen_while_another_is_frozen_after_wrapping_is_named(setting):
+    """The number of layers that require a gradient is the same."""
+    plain = net()
+    plain[2].requires_grad_(False)
+    model = DistributedDataParallel(plain, **setting)
+    plain[2].requires_grad_(True)
+    plain[0].requires_grad_(False)
+    changed = "2" if setting else "0"
+    assert refused(lambda: hooked(model)).startswith(f"{changed}.weight: it was frozen or unfrozen after the model")
+
+
+class Heads(nn.Module):
+    """Two heads, of which a pass uses one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.heads = nn.Linear(3, 4), nn.ModuleList([nn.Linear(4, 1), nn.Linear(4, 1)])
+
+    def forward(self, inputs, head: int = 0) -> torch.Tensor:
+        return self.heads[head](self.body(inputs))
+
+
+@pytest.mark.parametrize("head", [0, 1])
+def test_what_a_pass_must_not_do_is_refused_whichever_layers_it_uses(head):
+    model = DistributedDataParallel(Heads(), find_unused_parameters=True)
+    hooked(model, method="dgc")
+    model(torch.ones(2, 3), head).sum().backward()
+    line = refused(lambda: model(torch.ones(2, 3), head).sum().backward())
+    assert line.startswith("dgc applies momentum in every backward pass")
+    model = DistributedDataParallel(Heads(), find_unused_parameters=True)
+    hooked(model)
+    line = refused(lambda: model(torch.ones(2, 3), head).sum().backward(create_graph=True))
+    assert line.startswith("backward: create_graph=True is not possible")
+
+
+def test_a_method_that_needs_a_plan_is_refused():
+    line = "method: lags_adaptive takes the ratio of each layer from a plan, and a hook has no plan"
+    assert refused(lambda: hooked(DistributedDataParallel(net()), method="lags_adaptive")).startswith(line)
 
 
 def test_a_model_may_be_frozen_while_another_one_trains_through_it():

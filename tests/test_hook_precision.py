@@ -4,7 +4,7 @@ import hook_parts as parts
 import pytest
 import torch
 from support import horovod_is_slow
-from test_hook_scripts import EXCHANGED, OPTIONS, equal, few_or_others
+from test_hook_scripts import HOOKED, OPTIONS, equal, few_or_others
 
 pytestmark = [pytest.mark.engine, horovod_is_slow]
 
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.engine, horovod_is_slow]
 @pytest.mark.slow
 def test_a_step_that_is_not_finite_is_as_if_it_had_not_happened(engine, worlds):
     """The script skips such a step. Both ranks and every method are tested."""
-    for method in EXCHANGED:
+    for method in HOOKED:
         if method == "none":
             continue  # it keeps nothing, so nothing is watched
         run = worlds(engine).run

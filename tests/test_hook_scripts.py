@@ -6,16 +6,14 @@ What the scripts do is in hook_parts.py. The right result is that of the script 
 import hook_parts as parts
 import pytest
 import torch
-from support import CLASSES, METHODS, horovod_is_slow, options_of
+from support import CLASSES, HOOKED, horovod_is_slow, options_of
 
-from dlgs_bench.exchange import LocalSteps
 from dlgs_bench.exchange.feedback import ErrorFeedback
 
 pytestmark = [pytest.mark.engine, horovod_is_slow]  # test_hooks.py has the cheap tests on Horovod
-EXCHANGED = [name for name in METHODS if not issubclass(CLASSES[name], LocalSteps)]
-OPTIONS = {name: options_of(name) for name in EXCHANGED}
+OPTIONS = {name: options_of(name) for name in HOOKED}
 KEEPS = [
-    name for name in EXCHANGED
+    name for name in HOOKED
     if issubclass(CLASSES[name], ErrorFeedback) and CLASSES[name].conserves_mass in ("bits", "rounding")
 ]  # fmt: skip
 MASS = [
@@ -27,7 +25,7 @@ MASS = [
 FEW = ("none", "topk", "lags", "dlgs", "powersgd", "efsign", "dgc")
 few_or_others = pytest.mark.parametrize("methods", [
     pytest.param(FEW, id="few"),
-    pytest.param([name for name in EXCHANGED if name not in FEW], id="others", marks=pytest.mark.slow),
+    pytest.param([name for name in HOOKED if name not in FEW], id="others", marks=pytest.mark.slow),
 ])  # fmt: skip
 
 
@@ -152,6 +150,7 @@ def test_gradients_used_without_an_exchange_or_exchanged_twice_are_refused(engin
     }
     if engine == "horovod":
         expected["wrapped before"] = "model: it contains a DistributedDataParallel, which sums the same gradients"
+        expected["16 bits"] = "cast.dtype: Horovod's all-reduce does not support bfloat16; give float16"
         expected["wrapped later"] = "optimizer: Horovod's exchanges gradients itself; give the optimizer that it wraps"
     for found in worlds(engine).run(parts.refused, engine):
         assert found.keys() == expected.keys()  # an interrupted pass has no result

@@ -9,14 +9,14 @@ import hook_states as script
 import pytest
 import torch
 from support import documented
-from test_hook_scripts import EXCHANGED, OPTIONS
+from test_hook_scripts import HOOKED, OPTIONS
 from world import World
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange.feedback import ErrorFeedback
 from dlgs_bench.hooks import states
 
-METHODS = {name: OPTIONS[name] for name in EXCHANGED}
+METHODS = {name: OPTIONS[name] for name in HOOKED}
 SUMS = {"residuals": "topk", "velocities": "dgc", "momenta": "demo", "errors": "loco"}
 FEW = {name: OPTIONS[name] for name in ("topk", "dlgs", "oktopk", "powersgd", "dgc", "demo", "loco", "regtopk")}
 

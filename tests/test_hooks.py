@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from equal_worker import Noise
 from hook_script import LR, STEPS, STOP, Branches, Given, batch, built, flat, given, in_world, inputs_of
-from support import CLASSES, CPU, METHODS, NEEDS, PATIENCE_S, ROOT, VARIANTS, documented, every_engine, options_of
+from support import CLASSES, CPU, HOOKED, NEEDS, PATIENCE_S, ROOT, VARIANTS, documented, every_engine, options_of
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -31,14 +31,13 @@ from torch.nn.parallel import DistributedDataParallel
 from dlgs_bench import cli, plugins
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.engines import ENGINES
-from dlgs_bench.exchange import LocalSteps, StepContext
+from dlgs_bench.exchange import StepContext
 from dlgs_bench.hooks.ddp import DDPHook
 from dlgs_bench.spec import Cluster, RunSpec, Scheme, Training
 from dlgs_bench.training.session import Session, make_method
 
-EXCHANGED = [name for name in METHODS if not issubclass(CLASSES[name], LocalSteps)]  # a hook exchanges gradients
 FEW = ("none", "topk", "dlgs", "powersgd")
-OPTIONS = {name: options_of(name) for name in EXCHANGED}
+OPTIONS = {name: options_of(name) for name in HOOKED}
 
 
 STALE = ("dlgs_bench/methods/deleted.py", "dlgs_bench/renamed.py", "dlgs_bench/moved/__init__.py")

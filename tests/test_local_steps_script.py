@@ -6,6 +6,7 @@ import pytest
 import torch
 from local_steps_script import CASES, EVERY, STEPS, STOP, Odd, adamw, built, inner_step, observed, trained
 from support import documented
+from torch import nn
 
 from dlgs_bench.hooks.local_steps import LocalSteps
 
@@ -111,6 +112,32 @@ def test_without_a_process_group_there_is_one_worker():
     for mine, theirs in zip(trained("diloco", 0)[0], history, strict=True):
         for a, b in zip(mine, theirs, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_16_bit_weights_go_where_those_of_float32_go(dtype):
+    """What 16 bits cut off from the shared weights is not exchanged as a change of the weights."""
+    moved = {}
+    for one in (torch.float32, dtype):
+        torch.manual_seed(0)
+        model = nn.Linear(20, 20, bias=False).to(dtype).to(one)
+        start, optimizer = model.weight.detach().clone(), torch.optim.SGD(model.parameters(), lr=1.0)
+        with LocalSteps(model, optimizer, "diloco", local_steps=1) as sync:
+            for step in range(120):
+                model.weight.grad = torch.full_like(model.weight, 2**-6 if step < 3 else 0.0)
+                optimizer.step()
+                sync.step()
+        moved[one] = model.weight.detach().float() - start.float()
+    assert (moved[dtype] - moved[torch.float32]).norm() < 0.02 * moved[torch.float32].norm()
+
+
+@pytest.mark.unit
+def test_16_bit_weights_are_saved_and_loaded_with_what_was_cut_off():
+    whole, saved = trained("diloco", 0, dtype=torch.bfloat16)
+    resumed = trained("diloco", 0, saved, seed=5, dtype=torch.bfloat16)[0]
+    for mine, theirs in zip(whole[STOP:], resumed, strict=True):
+        assert all(map(torch.equal, mine, theirs))
 
 
 @pytest.mark.unit

@@ -19,7 +19,7 @@ from dlgs_bench.comm.collectives import HEADER_BYTES
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket
 from dlgs_bench.exchange.selection import torch_backend
-from dlgs_bench.exchange.transforms import rotate
+from dlgs_bench.exchange.transforms import hadamard, rotate
 
 pytestmark = pytest.mark.unit
 
@@ -45,6 +45,31 @@ SCENARIOS = {
     "shrinking to 1/100": SHRINKING,
     "ten times as large at refreshes": walk(20_000, 320, lambda step: 1.0 if step % 32 else 10.0),
 }
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", ["quantised", "loco"])
+def test_a_rotation_is_the_same_whatever_dtype_is_torchs_default(name, dtype):
+    steps = shares(2, workers=2, size=100)
+    expected = run(name, steps, rotated=True)
+    hadamard.cache_clear()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        found = run(name, steps, rotated=True)
+    finally:
+        torch.set_default_dtype(before)
+    for one, other in zip(expected, found, strict=True):
+        assert all(map(torch.equal, one.aggregates, other.aggregates))
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"momentum": 0.9, "lion_beta": 0.99}])
+def test_a_layer_without_gradients_does_not_drift_in_a_majority_vote(options):
+    """Every entry of the aggregate is +1 or -1, also of a layer that no worker uses."""
+    steps = [[torch.zeros(31), torch.zeros(31)] for _ in range(10)]
+    for worker in run("majority", steps, **options):
+        total = torch.stack(worker.aggregates).cumsum(0)
+        assert total.abs().max() == 1 and (total[1::2] == 0).all()
 
 
 @pytest.mark.parametrize("name", ["dlgs", "oktopk"])

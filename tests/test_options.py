@@ -1,13 +1,17 @@
 """What options of DLGS and LAGS do, beyond the laws of test_methods.py."""
 
+from dataclasses import dataclass
+from typing import Annotated
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import at, examples
 
-from dlgs_bench.exchange import Bucket
-from dlgs_bench.exchange.plugin import method_class
+from dlgs_bench.errors import wrong_options
+from dlgs_bench.exchange import Bucket, Method, StepContext
+from dlgs_bench.exchange.plugin import class_info, method_class
 
 pytestmark = pytest.mark.unit
 
@@ -89,6 +93,43 @@ def test_nan_is_refused_wherever_thresholds_are_kept():
         sent_by(method, torch.randn(90), shapes=((60,), (30,)))
         with pytest.raises(FloatingPointError, match="NaN"):
             sent_by(method, torch.tensor([1.0, float("nan"), 2.0] * 30), 2, shapes=((60,), (30,)))
+
+
+@pytest.mark.parametrize("name, options", [("hard_threshold", {}), ("sparse_dense", {"ratio": 0.1})])
+def test_a_constant_threshold_is_one_of_a_workers_gradient(name, options):
+    """Equal workers send the same entries, however many they are."""
+    gradient, sent = torch.randn(1000, generator=torch.Generator().manual_seed(0)), []
+    for workers in (1, 4):
+        method = method_class(name)(threshold=2.0, **options)
+        context = StepContext(1, 0, workers, lr=0.1)
+        sent.append(next(method.exchange(Bucket(0, gradient / workers), context)).indices.tolist())
+    assert sent[0] == sent[1] and 10 < len(sent[0]) < 200
+
+
+@pytest.mark.parametrize("bound, wrong, right", [
+    (">= 1", 0.0, ">= 1"), ("<=8", 9.0, "<= 8"), ("< 0.5", 0.5, "< 0.5"), ("> -1e-3", -1.0, "> -0.001"),
+])  # fmt: skip
+def test_a_parameter_may_have_any_one_bound(bound, wrong, right):
+    fields = class_info(bounded(bound), "bounded")["fields"]
+    assert wrong_options("bounded", fields, {"levels": wrong}).endswith(f"give a value {right}")
+    assert not wrong_options("bounded", fields, {})
+
+
+@pytest.mark.parametrize("bound", ["> 0, <= 1", "positive", 1, "=> 1"])
+def test_another_bound_is_refused_in_one_line(bound):
+    with pytest.raises(ValueError, match=r"^Bounded\.levels: .* is not a bound; give one bound such as") as error:
+        class_info(bounded(bound), "bounded")
+    assert "\n" not in str(error.value)
+
+
+def bounded(bound) -> type[Method]:
+    """A method with a parameter that has this bound."""
+
+    @dataclass
+    class Bounded(method_class("none")):
+        levels: Annotated[float, bound] = 0.25
+
+    return Bounded
 
 
 def test_a_plan_may_give_a_bucket_a_ratio_of_its_own():

@@ -65,6 +65,10 @@ class FiniteExchange(WorkerExchange):
                 tensor.fill_(torch.nan)
         self._failed = DeferredScalar(self._flag.clone())
 
+    def abstain(self, shards: dist.ProcessGroup) -> None:
+        """Take part in ``conclude`` of the other ``shards`` in a step that this rank does not make."""
+        dist.all_reduce(self._flag.new_full((1,), -1), dist.ReduceOp.MAX, shards)
+
     def restore(self) -> bool:
         """Whether the last step failed. If it did, restore the method's state from before this step."""
         failed, self._failed = self._failed, None

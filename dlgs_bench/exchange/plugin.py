@@ -2,15 +2,18 @@
 
 import dataclasses
 import inspect
+import re
 import typing
 from typing import Any
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import Scope
-from dlgs_bench.errors import TITLE, is_title, short_repr
+from dlgs_bench.errors import BOUNDS, TITLE, is_title, short_repr
 from dlgs_bench.exchange.feedback import ErrorFeedback
 from dlgs_bench.exchange.method import Method, SumKind
 
+BOUND = re.compile(rf"({'|'.join(BOUNDS)}) *([-+.\de]+)")
+BOUND_EXAMPLES = ('">= 1"', '"< 0.5"')
 VALID = {"scope": typing.get_args(Scope), "sum_kind": typing.get_args(SumKind)}
 
 
@@ -66,7 +69,7 @@ def class_info(cls: type[Method], name: str) -> dict:
         "baseline": cls.baseline,
         "uncompressed": cls.exact_when == {} and cls.baseline,
         "needs_sgd": cls.owns_momentum or cls.decay_joins_gradient,
-        "fields": {f.name: _parameter(hints[f.name]) | _default(f) for f in fields},
+        "fields": {f.name: _parameter(f"{cls.__name__}.{f.name}", hints[f.name]) | _default(f) for f in fields},
     }
 
 
@@ -90,12 +93,17 @@ def _check_declarations(cls: type[Method], names: list[str]) -> None:
             )
 
 
-def _parameter(hint: Any) -> dict:
-    """A type hint as plain values, such as {"type": "int", "bound": [">=", 1]} or {"choices": [...]}; {} for others."""
+def _parameter(name: str, hint: Any) -> dict:
+    """A type hint as plain values, such as {"type": "int", "bound": [">=", 1]} or {"choices": [...]}; {} for others.
+
+    ValueError in one line if it has another bound than ``BOUNDS``. ``name``: of the parameter.
+    """
     if typing.get_origin(hint) is typing.Annotated:
         inner, bound = typing.get_args(hint)[:2]
-        sign, limit = bound.split()
-        return _parameter(inner) | {"bound": [sign, float(limit)]}
+        form = BOUND.fullmatch(bound) if isinstance(bound, str) else None
+        if form is None:
+            raise ValueError(f"{name}: {bound!r} is not a bound; give one bound such as {' or '.join(BOUND_EXAMPLES)}")
+        return _parameter(name, inner) | {"bound": [form[1], float(form[2])]}
     if typing.get_origin(hint) is typing.Literal:
         return {"choices": list(typing.get_args(hint))}
     return {"type": hint.__name__} if hint in (int, float, bool, str) else {}

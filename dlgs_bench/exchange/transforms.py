@@ -23,7 +23,7 @@ def hadamard(size: int, device: torch.device) -> Tensor:
 
     The matrix is symmetric, so it is its own inverse.
     """
-    matrix = torch.ones(1, 1)
+    matrix = torch.ones(1, 1, dtype=torch.float32)
     while len(matrix) < size:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)]) * math.sqrt(0.5)
     return matrix.to(device)

@@ -3,6 +3,7 @@
 import math
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -19,6 +20,8 @@ from dlgs_bench.exchange.flat_gradients import layout
 from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import Hook, is_not_zero, plain_context, refuse_sparse, weakly
 from dlgs_bench.hooks.wrappers import before_forward, exchanged_by, refuse_inner, refuse_outer
+
+FOREIGN = -1  # in place of a layer: a parameter in DDP's buckets that was frozen when the hook was made
 
 
 class DDPHook(Hook):
@@ -45,7 +48,6 @@ class DDPHook(Hook):
     ) -> None:  # fmt: skip
         model = _checked(getattr(model, "_orig_mod", model))  # what torch.compile has wrapped
         registered = _registered(model)
-        refuse_sparse(model.module)
         parameters = exchanged_by(model)
         ends = _ends([p.numel() * p.element_size() for p in parameters.values() if p.numel()][::-1], model)
         comm = own_communicator(model.process_group, next(model.module.parameters()).device)
@@ -59,11 +61,13 @@ class DDPHook(Hook):
         self._aggregates: list[tuple[Tensor, Tensor]] = []  # (parameter, its aggregate) of a pass
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
         self._adds_to_aggregates = self._delivered = self._called = False
-        first = self._flat.views[0][0]
-        self._kind = first.dtype, first.device
-        if self.method.owns_momentum:
-            self._handles.append(first.register_hook(weakly(self._note_accumulation)))
-        self._handles.append(first.register_post_accumulate_grad_hook(weakly(self._check_pass)))
+        self._checked_pass = -1  # autograd's number of the last pass that was checked
+        self._kinds = {p: (p.dtype, p.device) for p in self._layers}
+        for p in self._layers:  # a pass need not use all of them
+            if self.method.owns_momentum:
+                note = torch.compiler.disable(partial(weakly(self._note_accumulation), p))
+                self._handles.append(p.register_hook(note))
+            self._handles.append(p.register_post_accumulate_grad_hook(weakly(self._check_pass)))
         self._handles.append(before_forward(model, weakly(self._check_forward)))
         registered.hook = self
 
@@ -82,20 +86,21 @@ class DDPHook(Hook):
             self._begin()
             self._promised.clear()
             self._aggregates.clear()
-        buffer, layers = bucket.buffer().detach(), [self._layers[p] for p in bucket.parameters() if p in self._layers]
-        starts = list(accumulate((self._flat.sizes[layer] for layer in layers), initial=0))
-        position = {layer: n for n, layer in enumerate(layers)}
-        for layer, start in zip(layers, starts, strict=False):
-            if not self._flat.views[layer][0].requires_grad:  # DDP writes what is left in its gradient
-                buffer[start : start + self._flat.sizes[layer]].zero_()
+        buffer, parameters = bucket.buffer().detach(), bucket.parameters()
+        starts = list(accumulate((p.numel() for p in parameters), initial=0))
+        layers = [self._layers.get(p, FOREIGN) for p in parameters]
+        position = {layer: n for n, layer in enumerate(layers) if layer != FOREIGN}
+        for n in position.values():
+            if not parameters[n].requires_grad:  # DDP writes what is left in its gradient
+                buffer[starts[n] : starts[n + 1]].zero_()
         copies: list[tuple[Tensor, Tensor]] = []
-        for index in sorted({self._exchange.bucket_of[layer] for layer in layers}):
+        for index in sorted({self._exchange.bucket_of[layer] for layer in position}):
             copies += self._take(index, buffer, layers, starts, position)
-        for layer, start in zip(layers, starts, strict=False):
+        for layer, n in position.items():
             self._exchange.ready(layer)
-            parameter = self._flat.views[layer][0]
-            first = start + int(buffer.storage_offset())
-            self._aggregates.append((parameter, buffer.as_strided(parameter.shape, layout(parameter), first)))
+            first = starts[n] + int(buffer.storage_offset())
+            own = buffer.as_strided(parameters[n].shape, layout(parameters[n]), first)
+            self._aggregates.append((parameters[n], own))
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._promised.append((future, buffer, copies))
         if bucket.is_last():
@@ -132,12 +137,15 @@ class DDPHook(Hook):
                 "exchanged them; call the DistributedDataParallel that the hook was given"
             )
 
-    def _note_accumulation(self, gradient: Tensor) -> None:
+    def _note_accumulation(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note whether autograd is about to add a gradient to the aggregate of the pass before."""
-        self._adds_to_aggregates = self._delivered and is_not_zero(self._flat.views[0][0].grad)
+        self._adds_to_aggregates = self._delivered and is_not_zero(parameter.grad)
 
     def _check_pass(self, parameter: Tensor) -> None:
         """ValueError in one line, at the first gradient of a pass, if the pass cannot be exchanged."""
+        if (number := torch._C._current_graph_task_id()) == self._checked_pass:
+            return
+        self._checked_pass = number
         if torch.is_grad_enabled():
             raise ValueError(
                 "backward: create_graph=True is not possible under DistributedDataParallel; take inner gradients by "
@@ -145,8 +153,8 @@ class DDPHook(Hook):
             )
         if self._adds_to_aggregates:
             raise ValueError(self._accumulates())
-        if (kind := (parameter.dtype, parameter.device)) != self._kind:
-            now, before = ("{} on {}".format(*one) for one in (kind, self._kind))
+        if (kind := (parameter.dtype, parameter.device)) != self._kinds[parameter]:
+            now, before = ("{} on {}".format(*one) for one in (kind, self._kinds[parameter]))
             raise ValueError(
                 f"{self._name_of(parameter)}: {now} is not {before}, as when the model was wrapped, so "
                 "DistributedDataParallel would not exchange its gradient; convert and move the model first"
@@ -189,9 +197,9 @@ class DDPHook(Hook):
         """Read the layers of the method's bucket ``index`` from a bucket of DDP.
 
         Return (view of DDP's buffer, view of the bucket) for each layer that was copied. ``layers``: the layers in
-        ``buffer``, in their order. ``starts``: the offset of each. ``position``: layer -> its index in ``layers``. DDP
-        orders layers by the arrival of gradients, which can differ from the order of the buckets. Example: the bias of
-        a norm can arrive after its weight.
+        ``buffer``, in their order, or ``FOREIGN``. ``starts``: the offset of each. ``position``: layer -> its index in
+        ``layers``. DDP orders layers by the arrival of gradients, which can differ from the order of the buckets.
+        Example: the bias of a norm can arrive after its weight.
         """
         group = self._exchange.groups[index]
         here = sorted(position[layer] for layer in range(*group) if layer in position)
@@ -232,13 +240,19 @@ def _checked(model: nn.Module) -> DistributedDataParallel:
             "model: delay_all_reduce_named_params is not possible with a hook, because torch does not wait for "
             "their all-reduce, so workers would drift apart; leave it out"
         )
+    refuse_sparse(model.module)
     parameters = exchanged_by(model)
     refuse_inner(model.module, parameters.values())
-    wrapped, now = model._get_ddp_logging_data()["num_parameter_tensors"], len(parameters)
-    if now > wrapped or (now < wrapped and not (model.find_unused_parameters or model.static_graph)):
+    wrapped = {id(p) for bucket in model.reducer._get_zeros_like_grad_buckets() for p in bucket.parameters()}
+    trained = {id(p): name for name, p in parameters.items()}
+    leaves_out = model.find_unused_parameters or model.static_graph
+    changed = [*(trained.keys() - wrapped), *(() if leaves_out else wrapped - trained.keys())]
+    if changed:
+        names = {id(p): name for name, p in model.module.named_parameters()} | trained
+        first = next(name for number, name in names.items() if number in changed)
         raise ValueError(
-            f"model: {now} parameters require a gradient, and {wrapped} did when it was wrapped; freeze and unfreeze "
-            "layers before wrapping the model"
+            f"{first}: it was frozen or unfrozen after the model was wrapped, which DistributedDataParallel does not "
+            "notice; freeze and unfreeze layers before wrapping the model"
         )
     return model
 

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
 from dlgs_bench.exchange import Method
+from dlgs_bench.exchange.finite import FiniteExchange
 from dlgs_bench.hooks.groups import broadcast_all, own_communicator
 from dlgs_bench.hooks.hook import ParameterHook, open_hooks, plain_context, refuse_second_hook, refuse_sparse
 from dlgs_bench.hooks.wrappers import refuse_inner
@@ -49,6 +50,7 @@ class FSDPHook(ParameterHook):
         trained: dict[str, Any] = {name: p for name, p in model.named_parameters() if p.requires_grad}
         local = {name: p.to_local() for name, p in trained.items()}
         refuse_inner(model, trained.values())
+        _refuse_empty_ranks(model, local)
         refuse_second_hook(trained)
         comm = own_communicator(replicas.get_group(), next(model.parameters()).device)
         super().__init__(model, local, optimizer, comm, method, options, bucket_cap_mb, scaler)
@@ -56,6 +58,7 @@ class FSDPHook(ParameterHook):
         self._exchanged = {id(p) for p in trained.values()}
         self._shards = [p for name, p in trained.items() if local[name].numel()][::-1]  # by layer
         self._modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        self._reduces = False  # whether FSDP2 reduces the gradients of this pass
         self._watcher = torch.compiler.disable(self._before_backward)
         with torch.no_grad():
             tensors = [*model.parameters(), *model.buffers()]
@@ -96,7 +99,8 @@ class FSDPHook(ParameterHook):
                 "model: set_requires_all_reduce(False) has no effect on the hook; call "
                 "set_requires_gradient_sync(False) to accumulate"
             )
-        if any(group.reduce_grads for group in groups):
+        self._reduces = any(group.reduce_grads for group in groups)
+        if self._reduces:
             for layer, parameter in enumerate(self._shards):
                 if parameter.grad is not None:
                     self._earlier[layer], parameter.grad = parameter.grad, None
@@ -121,6 +125,12 @@ class FSDPHook(ParameterHook):
         if parameter.requires_grad and (decay := self._decays.get(parameter)):
             view.add_(parameter.to_local().detach(), alpha=decay / self._comm.world_size)
         self._exchange.ready(layer)
+
+    def _end_without_gradients(self) -> None:
+        """End the pass. If the other shards may have gradients, this rank takes part in their agreement."""
+        super()._end_without_gradients()
+        if self._reduces and isinstance(self._exchange, FiniteExchange):
+            self._exchange.abstain(self._shards[0].device_mesh.get_group())
 
     def _end(self) -> None:
         """Wait for the exchanges after backward, and deliver the aggregate."""
@@ -179,6 +189,20 @@ def _refuse_other_models(model: nn.Module) -> None:
             raise ValueError(f"{name}: the parameter is on the meta device; call to_empty and initialise it first")
         if parameter.device.type != parameter.device_mesh.device_type:
             raise ValueError(f"{name}: the parameter is offloaded to the CPU; leave out CPUOffloadPolicy")
+
+
+def _refuse_empty_ranks(model: nn.Module, local: dict[str, Tensor]) -> None:
+    """ValueError in one line, on all ranks of a replica, if one of them has no entry that requires a gradient."""
+    shards: Any = next(model.parameters())
+    own = torch.tensor([sum(shard.numel() for shard in local.values())], device=shards.device)
+    counts = [torch.empty_like(own) for _ in range(shards.device_mesh.size())]
+    dist.all_gather(counts, own, shards.device_mesh.get_group())
+    empty = [shard for shard, count in enumerate(counts) if not count]
+    if local and empty:
+        raise ValueError(
+            f"model: shard {empty[0]} of {len(counts)} has no entry of the parameters that require a gradient; shard "
+            "over fewer processes, or freeze fewer layers"
+        )
 
 
 def _refuse_other_meshes(model: nn.Module, replicas: DeviceMesh) -> None:

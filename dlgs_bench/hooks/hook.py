@@ -365,12 +365,16 @@ class ParameterHook(Hook):
             with plain_context(self._comm.device):
                 if self._arrived:
                     self._end()
-                else:  # torch.autograd.grad returned the gradients, or nothing is exchanged in this pass
-                    _give_back(self._earlier, self._parameters, None)
+                else:
+                    self._end_without_gradients()
         finally:
             self._ending = lambda: None
             self._arrived.clear()
             self._earlier.clear()
+
+    def _end_without_gradients(self) -> None:
+        """End a pass whose gradients torch.autograd.grad returned, or in which nothing is exchanged."""
+        _give_back(self._earlier, self._parameters, None)
 
     def _check_arrival(self, layer: int) -> None:
         """ValueError in one line if the gradient of a layer must not be exchanged."""
@@ -441,6 +445,11 @@ def _made(method: str | type[Method], options: dict[str, Any]) -> tuple[str, Met
         raise ValueError(
             f"method: {name} exchanges weights, and a hook exchanges gradients; use "
             "dlgs_bench.hooks.local_steps.LocalSteps"
+        )
+    if made.ratios_from_plan:
+        raise ValueError(
+            f"method: {name} takes the ratio of each layer from a plan, and a hook has no plan; give a method with one "
+            "ratio, such as lags"
         )
     return name, made
 

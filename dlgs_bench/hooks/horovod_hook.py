@@ -39,6 +39,8 @@ class HorovodHook(ParameterHook):
             raise ValueError(f"model: {type(model).__qualname__} is not a torch.nn.Module; give the model first")
         for one in listed_optimizers(optimizer):
             _refuse_horovods(one)
+        if options.get("dtype") == "bfloat16":
+            raise ValueError(f"{method}.dtype: Horovod's all-reduce does not support bfloat16; give float16")
         refuse_sparse(model)
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         refuse_inner(model, parameters.values())

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
@@ -27,6 +27,8 @@ from dlgs_bench.hooks.optimizers import listed_optimizers, refuse_stranger
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
 from dlgs_bench.hooks.wrappers import before_forward, refuse_inner, refuse_outer
 from dlgs_bench.topology import ALL_GATHER
+
+ROUNDING = "rounding of 16-bit weights"  # its key in a saved state
 
 
 class LocalSteps:
@@ -78,10 +80,10 @@ class LocalSteps:
         self._replaced = self._take_weights(parameters, model)
         self._model, self._parameter_ids = model, {id(parameter) for parameter in parameters}
         self._weights = torch.empty_like(self._flat.gradients)
-        self._pairs = [
-            (parameter, self._weights.as_strided(view.shape, view.stride(), view.storage_offset()))
-            for parameter, view in self._flat.views
-        ]
+        self._pairs = self._views_in(self._weights)
+        # 16 bits round the shared weights. What they cut off is not a change of this worker's weights.
+        rounds = any(parameter.dtype != torch.float32 for parameter in parameters)
+        self._rounding = torch.zeros_like(self._weights) if rounds else None
         buckets, requests = self._flat.buckets(groups), transport(ALL_GATHER, self._comm)
         self._exchange = LocalExchange(
             self.method, groups, buckets, requests, lambda label: nullcontext(), self._weights
@@ -98,6 +100,10 @@ class LocalSteps:
         own = [p.detach().clone() for p in parameters]
         broadcast_all(self._comm, [*model.parameters(), *model.buffers()])
         return not all(map(torch.equal, own, parameters))
+
+    def _views_in(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Each parameter with its part of ``flat``, as it is laid out in the buckets."""
+        return [(p, flat.as_strided(view.shape, view.stride(), view.storage_offset())) for p, view in self._flat.views]
 
     def __enter__(self) -> "LocalSteps":
         return self
@@ -120,6 +126,9 @@ class LocalSteps:
             self._exchange.updated()
             for parameter, view in self._pairs:
                 parameter.copy_(view)
+            if self._rounding is not None:
+                for (parameter, view), (_, cut) in zip(self._pairs, self._views_in(self._rounding), strict=True):
+                    torch.sub(view, parameter, out=cut)
             self._begin()
 
     def _refuse_lost(self) -> None:
@@ -190,7 +199,11 @@ class LocalSteps:
 
         Tensors are not copied.
         """
-        return saved_state(self._comm, self._identity, self.steps, self.method)
+        state = saved_state(self._comm, self._identity, self.steps, self.method)
+        if self._rounding is None:
+            return state
+        return {key: (identity, steps, kept | {ROUNDING: self._rounding.cpu()})
+                for key, (identity, steps, kept) in state.items()}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any], redistribute: bool = False) -> None:
         """Continue from ``state``, which is copied; ValueError in one line if it is of another method or other buckets.
@@ -199,6 +212,10 @@ class LocalSteps:
         is kept, and ``steps`` goes back to the last exchange.
         """
         self.steps, kept = loaded_state(state, self._comm, self._identity, self.method, redistribute)
+        rounding = kept.pop(ROUNDING, None)  # another number of workers continues without it
+        if self._rounding is not None and rounding is not None:
+            self._rounding.copy_(rounding)
+            self._read()
         self.method.load_state_dict(kept)
 
     @property
@@ -220,6 +237,8 @@ class LocalSteps:
         with torch.no_grad():
             for parameter, view in self._pairs:
                 view.copy_(parameter)
+            if self._rounding is not None:
+                self._weights.add_(self._rounding)
 
 
 def _communicator(device: torch.device, group: dist.ProcessGroup | None) -> Communicator:

@@ -32,6 +32,7 @@ LIMIT_S = 1.0  # a method that took longer on a bucket is not measured on larger
 EXCHANGE_IN_TOPKS, LEAST_EXCHANGE_S = 1.0, 0.015
 RATIO = 0.01
 LOCAL_STEPS = "the method exchanges weights after local steps"
+NEEDS_PLAN = "the method takes the ratio of each layer from a plan, which a hook does not have"
 Shapes = tuple[tuple[int, ...], ...]
 
 
@@ -253,6 +254,8 @@ def chosen(names: Sequence[str] | None) -> tuple[dict[str, dict], dict[str, str]
                 continue
             if issubclass(method_class(name), LocalSteps):
                 left_out[name] = LOCAL_STEPS
+            elif method["plan"] == "ratios":
+                left_out[name] = NEEDS_PLAN
             else:
                 methods[name] = method
         except Exception as error:  # the job must continue, whatever a plug-in raises
