@@ -27,6 +27,7 @@ from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.data import DataSet
 from dlgs_bench.data.cifar10 import Cifar10
+from dlgs_bench.device import moment, seconds
 from dlgs_bench.exchange.async_device import catch_up
 from dlgs_bench.exchange.selection import TopK, compiled_backend, torch_backend
 from dlgs_bench.fingerprint import ROOT
@@ -34,7 +35,6 @@ from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.stats import repeatable
 from dlgs_bench.training.build import build, to_device
 from dlgs_bench.training.checkpoint import Checkpoints, Stopped, identity
-from dlgs_bench.training.clock import moment, seconds
 from dlgs_bench.training.results import machine, write_rows
 from dlgs_bench.training.train import advance, begin
 

@@ -20,6 +20,7 @@ from dlgs_bench.atomic_file import write_atomically  # noqa: E402
 from dlgs_bench.timemodel.trained import ACCURACY, PERPLEXITY, TABLE  # noqa: E402
 
 RESULTS = ROOT / "results"
+KEYS = ["variant", "ratio"]
 COLUMNS = ["method", "ratio", "model", "measure", "epochs", "value", "uncompressed", "seeds"]
 STALE = {"regtopk"}  # selected from each layer in the kept run, and selects from the whole model since
 STEPS = 782  # of an epoch of CIFAR-10 with 2 workers and 32 images each
@@ -34,6 +35,10 @@ def kept() -> Iterator[pd.DataFrame]:
         yield table.assign(measure=ACCURACY, epochs=table["epochs_trained"], value=100 * table["test_accuracy"])
     table = pd.read_csv(RESULTS / "reference-methods" / "methods.csv")
     yield table.assign(model="resnet20", measure=ACCURACY, epochs=table["steps"] / STEPS, value=100 * table["accuracy"])
+    table = pd.read_csv(RESULTS / "reference-published" / "published.csv")
+    table = table[table["measured_accuracy"].notna() & (table["optimizer"] == "momentum")].drop_duplicates(KEYS)
+    table = table.assign(model="resnet20", measure=ACCURACY, epochs=table["measured_epochs"])
+    yield table.assign(value=100 * table["measured_accuracy"], seeds=table["measured_seeds"].astype(int))
     table = pd.read_csv(RESULTS / "reference-language-model" / "perplexity.csv")
     yield table.assign(measure=PERPLEXITY, epochs=table["epochs_trained"], value=table["best_perplexity"])
 

@@ -69,9 +69,7 @@ VARIANTS = {
 }
 CLASSES |= {variant: CLASSES[method] for variant, (method, _) in VARIANTS.items()}
 # What a hook takes: methods that exchange gradients, and do not need a plan for it.
-HOOKED = [
-    name for name in METHODS if not (issubclass(CLASSES[name], LocalSteps) or CLASSES[name].ratios_from_plan)
-]
+HOOKED = [name for name in METHODS if not (issubclass(CLASSES[name], LocalSteps) or CLASSES[name].ratios_from_plan)]
 SPARSIFIERS = [name for name in METHODS if issubclass(CLASSES[name], Sparsifier)]
 CPU = torch.device("cpu")
 HOROVOD = find_spec("horovod") is not None

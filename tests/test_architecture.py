@@ -47,6 +47,7 @@ MAY_IMPORT = {
     part: set(others.split())
     for part, others in {
         "topology": "",
+        "device": "",
         "atomic_file": "",
         "buckets": "",
         "stats": "",
@@ -63,10 +64,10 @@ MAY_IMPORT = {
         "timemodel": "buckets checksums engines errors plugins spec stats topology",
         "testbed": "",
         "launch": "atomic_file checksums engines errors spec testbed timemodel",
-        "training": "atomic_file buckets comm data engines errors exchange fingerprint launch plugins spec stats "
-        "testbed timemodel topology",
+        "training": "atomic_file buckets comm data device engines errors exchange fingerprint launch plugins spec "
+        "stats testbed timemodel topology",
         "hooks": "buckets comm errors exchange plugins topology",
-        "probe": "atomic_file buckets comm engines errors exchange hooks plugins stats timemodel topology",
+        "probe": "atomic_file buckets comm device engines errors exchange hooks plugins stats timemodel topology",
         "looks": "",
         "figure_file": "atomic_file",
         "advise": "errors figure_file looks timemodel",
@@ -80,7 +81,7 @@ MAY_IMPORT = {
     }.items()
 }
 # Only these import torch.
-TORCH = {"comm", "data", "describe", "exchange", "hooks", "list_methods", "probe", "training"}
+TORCH = {"comm", "data", "describe", "device", "exchange", "hooks", "list_methods", "probe", "training"}
 
 
 def package_files() -> list[Path]:

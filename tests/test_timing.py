@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from support import CPU, make
 from test_server import Images
 
+from dlgs_bench import device
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.launch import launcher
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
-from dlgs_bench.training import clock as module
+from dlgs_bench.training import clock as clocks
 from dlgs_bench.training.clock import PARTS, Clock
 from dlgs_bench.training.timed import phase_share, planners, remaining_blocks, timed_steps
 
@@ -23,7 +24,8 @@ pytestmark = pytest.mark.unit
 def now(monkeypatch) -> list[float]:
     """The time in seconds that clocks see, to be set."""
     now = [1000.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    for module in (device, clocks):
+        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     return now
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dlgs_bench.device import moment, seconds
+
 CACHES_BYTES = 2**27  # more than the caches of a processor core or a GPU
 
 
@@ -22,15 +24,11 @@ class Marks:
 
     def mark(self) -> Any:
         """A time stamp of now."""
-        if not self._cuda:
-            return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))  # a script need not make its GPU the current one
-        return event
+        return moment(self._device)
 
     def seconds(self, begin: Any, end: Any) -> float:
         """Seconds between two time stamps, at least 0. On CUDA, call ``synchronize`` first."""
-        return max(0.0, begin.elapsed_time(end) / 1e3 if self._cuda else end - begin)
+        return max(0.0, seconds(begin, end))
 
     def synchronize(self) -> None:
         if self._cuda:

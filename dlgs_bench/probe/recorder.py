@@ -8,7 +8,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from torch.optim import Optimizer
 from dlgs_bench import plugins
 from dlgs_bench.atomic_file import write_atomically
 from dlgs_bench.buckets import fill
+from dlgs_bench.device import processor
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.hooks.fsdp import FSDPHook, hook_of_shards, reshard
 from dlgs_bench.hooks.hook import plain_context, refuse_second_hook
@@ -524,11 +525,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    return processor()
 
 
 def _versions() -> dict[str, str | None]:

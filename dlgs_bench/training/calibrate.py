@@ -18,6 +18,7 @@ from dlgs_bench import plugins
 from dlgs_bench.buckets import Scope, assign_buckets
 from dlgs_bench.comm import Communicator, Pending
 from dlgs_bench.data import DataSet
+from dlgs_bench.device import moment, seconds
 from dlgs_bench.exchange import Bucket, LocalSteps, StepContext
 from dlgs_bench.exchange.async_device import catch_up
 from dlgs_bench.exchange.driver import Exchange, ServerExchange, WorkerExchange
@@ -26,7 +27,7 @@ from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import ParameterServerTransport, transport
 from dlgs_bench.spec import LaunchSettings, RunSpec, Training
 from dlgs_bench.training.build import build, trainable, without_values
-from dlgs_bench.training.clock import Clock, moment, seconds
+from dlgs_bench.training.clock import Clock
 from dlgs_bench.training.optimizer import SGD
 from dlgs_bench.training.rows import joined
 from dlgs_bench.training.session import Session, decide, make_method

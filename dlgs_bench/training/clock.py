@@ -4,27 +4,12 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
 
 import torch
 
+from dlgs_bench.device import moment, seconds
+
 PARTS = ("forward", "backward", "sparsify", "communication", "optimizer", "other")
-
-
-def moment(device: torch.device) -> torch.cuda.Event | float:
-    """The current time of the host's clock, or on CUDA an event in the current stream, which is read later."""
-    if device.type != "cuda":
-        return time.perf_counter()
-    now = torch.cuda.Event(enable_timing=True)
-    now.record()
-    return now
-
-
-def seconds(begun: torch.cuda.Event | float, ended: torch.cuda.Event | float) -> float:
-    """The seconds between two moments of the same device."""
-    if isinstance(begun, float):
-        return cast(float, ended) - begun
-    return begun.elapsed_time(cast(torch.cuda.Event, ended)) / 1000
 
 
 class Clock:

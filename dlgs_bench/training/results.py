@@ -12,6 +12,7 @@ import psutil
 import torch
 
 from dlgs_bench.data import DataSet
+from dlgs_bench.device import processor
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.spec import Cluster, RunSpec
 
@@ -47,7 +48,7 @@ def machine(device: str) -> str:
     """Processor with the instructions that torch uses, such as AVX512, cores, memory and GPUs, in words."""
     cores = len(os.sched_getaffinity(0))
     memory = psutil.virtual_memory().total / 2**30
-    words = f"{_cpu()} ({torch.backends.cpu.get_cpu_capability()}), {cores} cores, {memory:.0f} GiB"
+    words = f"{processor()} ({torch.backends.cpu.get_cpu_capability()}), {cores} cores, {memory:.0f} GiB"
     if device == "cuda":
         words += f", {torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     return words
@@ -58,13 +59,6 @@ def _installed(package: str) -> bool:
         return bool(version(package))
     except ModuleNotFoundError:
         return False
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
 
 
 def write_rows(path: Path, rows: list[dict]) -> None:

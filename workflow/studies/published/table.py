@@ -138,8 +138,16 @@ def caption(snakemake: Script, table: pd.DataFrame, points: pd.DataFrame) -> str
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     published, points = pd.read_csv(snakemake.input.published), read(snakemake.input.points)
-    measured = points.groupby(KEYS, dropna=False)["test_accuracy"].agg(["mean", "std", "count"]).reset_index()
-    measured.columns = [*KEYS, "measured_accuracy", "measured_sd", "measured_seeds"]
+    measured = (
+        points.groupby(KEYS, dropna=False)
+        .agg(
+            measured_accuracy=("test_accuracy", "mean"),
+            measured_sd=("test_accuracy", "std"),
+            measured_seeds=("test_accuracy", "count"),
+            measured_epochs=("train_epochs", "first"),
+        )
+        .reset_index()
+    )
     samples = min(TEST_SET, snakemake.params.test_samples)
     table = published.rename(columns={"seeds": "published_seeds", "test_samples": "published_samples"})
     table = table.assign(published_accuracy=table.pop("top1") / 100).merge(measured, on=KEYS, how="left")
