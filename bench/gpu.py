@@ -11,9 +11,11 @@ import argparse
 import csv
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import time
 from collections.abc import Sequence
@@ -47,6 +49,10 @@ class Stage:
     def missing(self) -> list[str]:
         """The packages and files that the stage needs and that are not here."""
         packages = [PACKAGES.get(module, module) for module in self.modules.split() if find_spec(module) is None]
+        if "triton" in self.modules.split():  # it compiles a C extension before its first kernel
+            header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+            packages += [] if any(map(shutil.which, ("gcc", "clang", "cc"))) else ["a C compiler"]
+            packages += [] if header.exists() else [str(header)]
         return packages + [str(path) for path in self.files if not path.exists()]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 from arguments import QUICK, parser
-from iteration import DEVICE, WORK, batch, in_turns, launch, save_rows
+from iteration import DEVICE, WORK, batch, connected, in_turns, launch, save_rows
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -29,7 +29,6 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from dlgs_bench import plugins
-from dlgs_bench.comm import connect
 
 METHODS = {"none": {}, "cast": {"dtype": "float16"}, "powersgd": {"rank": 2}}
 BFLOAT16 = {"dtype": "bfloat16"}
@@ -142,8 +141,7 @@ def more_of_torch(comm, models: tuple[str, ...], blocks: dict) -> list[dict]:
 
 def work(engine: str, folder: Path, quick: bool) -> None:
     """One of an engine's two processes."""
-    torch.set_num_threads(1)
-    comm = connect(engine, DEVICE)
+    comm = connected(engine)
     side, methods = (with_horovod, OF_HOROVOD) if engine == "horovod" else (with_ddp, METHODS)
     rows, blocks = [], {"blocks": 2} if quick else {}
     models = ("resnet20",) if quick else ("resnet20", "vgg16", "resnet50")
@@ -163,4 +161,4 @@ if __name__ == "__main__":
     if asked.work:
         work(asked.work, asked.folder, asked.quick)
     else:
-        launch(lambda engine: {"OMP_NUM_THREADS": "1"}, __file__)
+        launch(__file__)

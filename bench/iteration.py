@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +25,8 @@ from arguments import parser
 from saving import save
 
 from dlgs_bench import plugins
-from dlgs_bench.comm import connect
-from dlgs_bench.engines import ENGINES, Engine
+from dlgs_bench.comm import Communicator, connect
+from dlgs_bench.engines import ENGINES
 from dlgs_bench.spec import Cluster, RunSpec, Training
 from dlgs_bench.training.results import machine
 from dlgs_bench.training.session import Session, make_method
@@ -133,17 +132,28 @@ def save_rows(comm, rows: list[dict], folder: Path, name: str) -> None:
         save(rows, folder, name, f"{comm.world_size} workers of one thread over loopback, {machine(DEVICE.type)}.")
 
 
-def launch(environment: Callable[[Engine], dict[str, str]], program: str) -> None:
-    """Run two processes of this program for every engine in turn, with the engine's launcher and this command line."""
+def launch(program: str) -> None:
+    """Run two processes of this program for every engine in turn, with the engine's launcher and this command line.
+
+    An engine whose processes cannot share a GPU is left out if there is only one.
+    """
     for engine in ENGINES.values():
+        if DEVICE.type == "cuda" and torch.cuda.device_count() < 2 and not engine.shares_gpus:
+            print(f"{engine.name}: left out, since it needs a GPU for each of the two processes", file=sys.stderr)
+            continue
         command = engine.command(2, [sys.executable, program, *WORK, engine.name, *sys.argv[1:]])
-        subprocess.run(command, env=os.environ | environment(engine), check=True)
+        subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
+
+
+def connected(engine: str) -> Communicator:
+    """The communicator of one of an engine's two processes of one thread."""
+    torch.set_num_threads(1)
+    return connect(engine, DEVICE, shared=DEVICE.type == "cuda" and torch.cuda.device_count() < 2)
 
 
 def work(engine: str, folder: Path, models: list[str]) -> None:
     """One of an engine's two processes."""
-    torch.set_num_threads(1)
-    comm = connect(engine, DEVICE)
+    comm = connected(engine)
     rows = []
     for model in models:
         result = in_turns(comm, project_side(comm, engine, model), peer(engine, model), batch(comm.rank))
@@ -158,4 +168,4 @@ if __name__ == "__main__":
     if asked.work:
         work(asked.work, asked.folder, asked.models)
     else:
-        launch(lambda engine: engine.environment(threads=1), __file__)
+        launch(__file__)

@@ -1,6 +1,7 @@
 """A process for test_cuda: all that torch.distributed is for, on a device; arguments: the device, the topology, the
 target file."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def messages(comm: Communicator) -> dict:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     device, topology = torch.device(sys.argv[1]), TOPOLOGIES[sys.argv[2]]
-    comm = connect("torch_dist", device)
+    comm = connect("torch_dist", device, shared=int(os.environ["WORLD_SIZE"]) > torch.cuda.device_count())
     found = {"backend": dist.get_backend(), "exchanged": exchanged(comm, topology, device)}
     if not topology.servers:
         found["messages"] = messages(comm)

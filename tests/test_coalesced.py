@@ -32,6 +32,17 @@ def test_an_exchange_with_coalesced_gathers_has_the_same_bits_and_counts(name):
             assert all(map(torch.equal, step, expected_step))
 
 
+def test_lengths_are_where_the_tensors_are(monkeypatch):
+    """Threads that share a GPU have a communicator whose device is another one."""
+
+    def work(comm):
+        monkeypatch.setattr(comm, "device", torch.device("meta"))
+        gather = CoalescedGathers(comm).start(torch.arange(comm.rank + 1))
+        return [answer.tolist() for answer in gather.wait()]
+
+    assert run_workers(2, work) == [[[0], [0, 1]]] * 2
+
+
 @given(st.lists(st.tuples(st.sampled_from([torch.uint8, torch.int32, torch.float64]), st.booleans()), min_size=1))
 @examples(0.5)
 def test_gathers_of_any_length_and_dtype_are_sent_together(requests):

@@ -200,8 +200,11 @@ def test_a_process_with_a_gpu_of_its_own_sums_and_gathers_over_nccl(tmp_path):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_accuracy_run_gives_the_same_numbers_twice(engine, data, environment, tmp_path):
+def test_an_accuracy_run_gives_the_same_numbers_twice(engine, tmp_path):
     """Two whole runs are compared. The two workers share one GPU if the engine allows it."""
+    data = ROOT / "data"
+    if not (data / "cifar10.npz").exists():  # a machine with a GPU may have no network
+        pytest.skip("data/cifar10.npz is missing")
     workers = 2 if ENGINES[engine].shares_gpus else 1
     if lacks := ENGINES[engine].lacks(DEVICE.type, workers > 1):
         pytest.skip(f"{engine}: {lacks}")
@@ -211,7 +214,7 @@ def test_an_accuracy_run_gives_the_same_numbers_twice(engine, data, environment,
     for folder in (tmp_path / "first", tmp_path / "second"):
         command = [sys.executable, "-m", "dlgs_bench.launch", spec.to_json(), place.to_json()]
         command += [str(folder / "run"), str(folder / "log")]
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=400)
+        done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=400)
         assert done.returncode == 0, done.stderr
         found.append(numbers(folder / "run"))
     assert len(found[0][0]) == spec.measurement.evaluations

@@ -94,6 +94,19 @@ def test_a_slurm_job_with_fewer_gpus_than_its_processes_need_is_one_line(gres, p
         nodes.of(3, place, "cuda")
 
 
+def test_a_run_takes_the_first_nodes_of_a_larger_slurm_job(programs, monkeypatch):
+    """Runs of one configuration have different numbers of processes."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    names = "printf 'a1\\na2\\na3\\n'"
+    programs("scontrol", f"[ $2 = hostnames ] && {names} || cat <<'END'\n{job(5, ['a[1-3]'], 'gpu:5')}END")
+    expected = {1: {"a1": 1}, 2: {"a1": 2}, 3: {"a1": 2, "a2": 1}, 5: {"a1": 2, "a2": 2, "a3": 1}}
+    for processes, taken in expected.items():
+        for device in ("cpu", "cuda"):
+            assert nodes.of(processes, LaunchSettings(by="slurm"), device) == taken
+    with pytest.raises(nodes.Refused, match=r"has 5 tasks, the run 6 processes; give --ntasks=6$"):
+        nodes.of(6, LaunchSettings(by="slurm"))
+
+
 def test_a_slurm_that_does_not_answer_is_one_line(programs, monkeypatch):
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     programs("scontrol", "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1")

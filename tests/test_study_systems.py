@@ -36,7 +36,7 @@ def sums(**speedups: float) -> pd.DataFrame:
         "disturbed": NO,
         "bytes": 600,
     }
-    shape |= {"rate_mbit": 200.0, "latency_ms": 0.0, "disturbed": NO, "bytes": 600}
+    shape |= {"rate_mbit": 200.0, "latency_ms": 0.0, "disturbed": NO, "bytes": 600, "entries": 1000, "seconds": 1.0}
     rows = [
         shape | {"aggregators": int(name[1]), "in_flight": int(name[3]), "density": density, "way": way}
         | {"messages": {"halving-doubling": 4}.get(way, 6), "bound": 1.5 / density}
@@ -70,6 +70,16 @@ def test_a_speed_is_judged_by_its_whole_interval(speedup, verdict):
     assert verdicts(rows, "A model whose") == [HOLDS] and verdicts(rows, "So does") == [FAILS]
     assert verdicts(rows, "An embedding's") == verdicts(rows, "A convolutional") == [HOLDS]
     assert verdicts(rows, "Its latency with RDMA") == [UNTESTED]
+
+
+def test_a_library_is_judged_by_its_fastest_dense_sum():
+    """OmniReduce is 1.5 times as fast as the ring, and another dense sum twice as fast as the ring."""
+    table = sums(s4x4=1.5)
+    dense = table["density"] == 1
+    table.loc[dense & (table["way"] == "halving-doubling"), "seconds"] = 0.5
+    rows = [row for row in omnireduce(table, TRAINING, LAYERS) if "library" in row["statement"]]
+    assert [row["value"] for row in rows] == pytest.approx([0.75, 0.75])
+    assert all("against halving-doubling" in row["where"] and row["verdict"] == FAILS for row in rows)
 
 
 def test_a_disturbed_run_tells_nothing():
@@ -228,7 +238,7 @@ def test_a_line_for_each_statement_and_verdict():
     assert len(lines) == len(table.groupby(["system", "statement", "verdict"]))
     assert (
         lines["Measured"]
-        .str.contains("4 workers, shared aggregators, against a ring, bound 15.0: 3 [2.73, 3.30], n = 5", regex=False)
+        .str.contains("4 workers, shared aggregators, against halving-doubling, bound 15.0: 3 [2.73, 3.30], n = 5", regex=False)
         .any()
     )
     assert not lines["Measured"].str.contains("nan").any() and set(table["verdict"]) >= {HOLDS, UNTESTED}

@@ -33,7 +33,8 @@ class CoalescedGathers:
         gathers, self._waiting = self._waiting, []
         tensors = [gather.tensor for gather in gathers]
         equal = all(gather.equal for gather in gathers)
-        lengths = [] if equal else [torch.tensor([t.nbytes for t in tensors], device=self._comm.device)]
+        # Threads that share a GPU have a communicator of the CPU, but tensors of the GPU.
+        lengths = [] if equal else [torch.tensor([t.nbytes for t in tensors], device=tensors[0].device)]
         received = self._comm.start_allgather(join(*lengths, *tensors), equal).wait()
         by_rank = [split(message, *tensors) if equal else _with_lengths(message, tensors) for message in received]
         for gather, *answer in zip(gathers, *by_rank, strict=True):

@@ -148,7 +148,8 @@ class WorkerExchange(Exchange):
                 if item.posted == item.num_requests:
                     raise self._miscounted(item, "makes more")
                 item.posted_at = time.perf_counter()
-                item.pending = self._counting(item, self.transport.start, item.request)
+                with self._clock(self._label):  # to pack a message takes the worker's time
+                    item.pending = self._counting(item, self.transport.start, item.request)
                 item.posted += 1
             if item.posted < item.num_requests:
                 return

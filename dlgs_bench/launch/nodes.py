@@ -49,6 +49,7 @@ def command(spec: RunSpec, settings: LaunchSettings, program: list[str], environ
         own = [sys.executable, "-m", "dlgs_bench.launch.nodes", json.dumps([commands[node] for node in taken])]
         # One launcher per node, with all of the job's resources on this node.
         each = [f"--nodes={len(taken)}", f"--ntasks={len(taken)}", "--ntasks-per-node=1"]
+        each.append(f"--nodelist={','.join(taken)}")
         return ["srun", *each, "--overlap", "--cpu-bind=none", "--kill-on-bad-exit=1", *own]
     copied = [f"{name}={value}" for name, value in environment.items() if COPIED.fullmatch(name)]
     # With a terminal (-tt), the remote processes end when ssh ends, even if it is killed.
@@ -114,7 +115,7 @@ def _of_hosts(processes: int, settings: LaunchSettings, device: str) -> dict[str
 
 
 def _of_job(processes: int, settings: LaunchSettings, device: str) -> dict[str, int]:
-    """The nodes of the current Slurm job, and the number of tasks on each.
+    """The first nodes of the current Slurm job, as many as the processes need, and the number of processes on each.
 
     scontrol reports them. The environment does not, because Snakemake's executor removes these variables.
     """
@@ -125,16 +126,21 @@ def _of_job(processes: int, settings: LaunchSettings, device: str) -> dict[str, 
     job = _scontrol("job", "--details", os.environ["SLURM_JOB_ID"])
     names = _scontrol("hostnames", re.search(r"^\s*NodeList=(\S+)", job, re.MULTILINE)[1]).split()
     tasks = int(re.search(r"NumTasks=(\d+)", job)[1])
-    if tasks != processes:
+    if tasks < processes:
         raise Refused(
             f"launch.by: the Slurm job has {tasks} tasks, the run {processes} processes; give --ntasks={processes}"
         )
     gpus = sum(map(int, re.findall(r"\bgpu(?::[^:,]+)?:(\d+)", "".join(re.findall(r"JOB_GRES=(\S+)", job)))))
-    if device == "cuda" and gpus * settings.per_gpu < tasks:
-        has = f"the Slurm job has {gpus} GPUs for {tasks} processes"
+    if device == "cuda" and gpus * settings.per_gpu < processes:
+        has = f"the Slurm job has {gpus} GPUs for {processes} processes"
         raise Refused(f"launch.by: {has}; submit it with more, or give a larger launch.per_gpu")
     each, more = divmod(tasks, len(names))  # the first ``more`` nodes have one task more
-    return {name: each + 1 if number < more else each for number, name in enumerate(names)}
+    taken, left = {}, processes
+    for number, name in enumerate(names):
+        if left:
+            taken[name] = min(left, each + 1 if number < more else each)
+            left -= taken[name]
+    return taken
 
 
 def _scontrol(*what: str) -> str:

@@ -60,7 +60,7 @@ class Checkpoints:
 
     def resume(self, session: Session) -> None:
         """Load the newest checkpoint of this run that every rank can read, if there is one."""
-        here = machine(session.comm.device.type)
+        here = machine(session.flat.parameters.device.type)
         self.machines = [here]
         steps = self._saved_steps() if session.comm.rank == 0 else []
         while step := _of_rank_0(session, steps[0] if steps else 0):
