@@ -152,7 +152,7 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network, speed
         _accuracies(rows),
         _inverse(job_models, there, speedup),
         _local_steps(dense, there),
-        _unknown(dense, there),
+        _unknown(profile["job"], dense, there),
     ]
     if left_out := _left_out(profile, job_models):
         parts.append(left_out)
@@ -160,6 +160,8 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network, speed
         parts.append(f"Warning: steps: {steps} recorded, so the medians are uncertain; record at least {FEW_STEPS}.")
     if shared := _shared_cores(profile["job"]):
         parts.append(shared)
+    if inside := _inside_links(profile["job"], dense.job, there):
+        parts.append(inside)
     if reasons:
         parts.append(
             f"Warning: the estimate is less reliable than where it was checked: {'; '.join(reasons)}. The intervals "
@@ -193,6 +195,19 @@ def _shared_cores(job: dict) -> str:
         f"Warning: workers share cores: {machine['workers']} workers with {threads} thread(s) each were recorded on a "
         f"machine with {machine['cores']} cores. So exchanges slowed their computing, and every prediction contains "
         "this. Workers on machines of their own compute faster; more workers on this machine compute more slowly."
+    )
+
+
+def _inside_links(described: dict, job: Job, there: Network) -> str:
+    """A warning if more workers than one machine had are predicted over the links inside it."""
+    machine = described["machine"]
+    if not machine or machine["workers"] < job.here.workers or not 1 < job.here.workers < there.workers:
+        return ""
+    if there.rate_mbit != job.here.rate_mbit:
+        return ""
+    return (
+        f"Warning: {there.workers} workers are predicted over the links that {job.here.workers} workers have inside "
+        "one machine; if they are on several machines, give the rate of the links between them (--link-mbit)."
     )
 
 
@@ -356,7 +371,7 @@ def _local_steps(dense: JobModel, there: Network) -> str:
     return text
 
 
-def _unknown(dense: JobModel, there: Network) -> str:
+def _unknown(described: dict, dense: JobModel, there: Network) -> str:
     job = dense.job
     facts = [
         "the interval: an earlier version of the time model predicted 50 speed-ups from calibrations on CPUs; 9 of 10 "
@@ -367,8 +382,13 @@ def _unknown(dense: JobModel, there: Network) -> str:
         "iterations differed by 6 % in the median and by 53 % at most, and the first choice was within 5 % of the "
         "fastest method in 16 of 24 cases",
         "accuracy: whether your job reaches the same accuracy in the same number of steps",
-        "contention: other traffic on the links, and exchanges that slow computing down",
+        "contention: other traffic on the links" + ("" if job.delays else ", and exchanges that slow computing down"),
     ]
+    if (described["machine"] or {}).get("workers", 1) > 1:
+        facts.append(
+            "levels: all links are alike. If a machine has several workers, they share its link to other machines, and "
+            "gathers send one message per pair of workers over it, so compression looks better than it is"
+        )
     if job.here.workers == 1:
         facts.append("messages: the profile is of one process, so small messages cost only the given latency")
     else:

@@ -5,6 +5,7 @@ import gc
 import json
 import math
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -216,6 +217,36 @@ def train(model, optimizer, steps: int, interrupted: bool = False) -> None:
 
 def reported(capsys) -> list[str]:
     return [line for line in capsys.readouterr().err.splitlines() if line.startswith("record: ")]
+
+
+@pytest.mark.unit
+def test_training_goes_on_where_a_selection_cannot_be_compiled(tmp_path, monkeypatch):
+    """Triton looks for a compiler in its first kernel, and then raises an error of its own kind."""
+
+    def broken(name: str):
+        raise RuntimeError("Failed to find C compiler")
+
+    monkeypatch.setattr("dlgs_bench.exchange.selection.implementation", broken)
+    model, optimizer = plain(torch.nn.Linear(3, 5))
+    with record(model, optimizer, tmp_path / "profile.json", steps=3, methods=["cast"]):
+        train(model, optimizer, 8)
+    rows = load(tmp_path / "profile.json")["selection"]
+    assert {row["operation"] for row in rows} == {"float16", "bfloat16"}
+
+
+@pytest.mark.unit
+def test_a_copy_of_the_model_has_no_recorder(tmp_path):
+    """As an average of weights, or a checkpoint of the whole module, which is made while the job trains."""
+    model, optimizer = plain(torch.nn.Linear(3, 5))
+    alone = pickle.dumps(model)
+    with record(model, optimizer, tmp_path / "profile.json", steps=3, methods=["cast"]):
+        train(model, optimizer, 2)
+        twin, written = copy.deepcopy(model), pickle.dumps(model)
+        twin(torch.ones(1, 3))
+        train(model, optimizer, 4)
+    assert len(written) < len(alone) + 1000
+    assert load(tmp_path / "profile.json")["job"]["passes"] == 1
+    assert torch.equal(pickle.loads(written)(torch.ones(1, 3)), twin(torch.ones(1, 3)))
 
 
 @pytest.mark.unit

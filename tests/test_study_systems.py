@@ -238,7 +238,7 @@ def test_a_line_for_each_statement_and_verdict():
     assert len(lines) == len(table.groupby(["system", "statement", "verdict"]))
     assert (
         lines["Measured"]
-        .str.contains("4 workers, shared aggregators, against halving-doubling, bound 15.0: 3 [2.73, 3.30], n = 5", regex=False)
+        .str.contains("shared aggregators, against halving-doubling, bound 15.0: 3 [2.73, 3.30], n = 5", regex=False)
         .any()
     )
     assert not lines["Measured"].str.contains("nan").any() and set(table["verdict"]) >= {HOLDS, UNTESTED}

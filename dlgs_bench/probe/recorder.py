@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -125,6 +126,20 @@ class _Step:
     last_clocks: tuple[float, float] = (0.0, 0.0)
 
 
+_RECORDERS: "weakref.WeakKeyDictionary[nn.Module, Recorder]" = weakref.WeakKeyDictionary()
+
+
+# Functions of this module, not methods, so that copies of the model do not copy the recorder.
+def _forward_begins(model: nn.Module, inputs: tuple) -> None:
+    if model in _RECORDERS:
+        _RECORDERS[model]._forward_begins(model, inputs)
+
+
+def _forward_ended(model: nn.Module, inputs: tuple, outputs: Any) -> None:
+    if model in _RECORDERS:
+        _RECORDERS[model]._forward_ended(model, inputs, outputs)
+
+
 class Recorder:
     """Hooks on a model and its optimizer; see ``record``."""
 
@@ -151,9 +166,10 @@ class Recorder:
         self._finished = self._written = False
 
     def start(self) -> None:
+        _RECORDERS[self._model] = self
         self._handles = [
-            self._model.register_forward_pre_hook(self._forward_begins),
-            self._model.register_forward_hook(self._forward_ended),
+            self._model.register_forward_pre_hook(_forward_begins),
+            self._model.register_forward_hook(_forward_ended),
             self._optimizer.register_step_pre_hook(self._optimizer_begins),
             self._optimizer.register_step_post_hook(self._optimizer_ended),
         ]
@@ -161,6 +177,7 @@ class Recorder:
             self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._gradient_arrived, index)))
 
     def remove_hooks(self) -> None:
+        _RECORDERS.pop(self._model, None)
         for handle in (*self._handles, *self._output_handles):
             handle.remove()
         self._handles, self._output_handles = [], []

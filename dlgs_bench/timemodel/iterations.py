@@ -21,12 +21,14 @@ LIMITS = {
     "selection": "selection",
     "link": "bytes on the links",
     "messages": "number of messages",
+    "handling": "handling of bytes",
     COMPUTING: "computing",
 }
 REACHED = 0.9  # utilisation from which on communication counts as hidden
 UTILISATIONS = (0.5, 0.75, 0.9)
 SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
 RATES_MBIT = np.geomspace(1, 1e6, 25).tolist()  # at which a break-even is searched for
+BISECTIONS = 5  # after which the two rates around a break-even differ by 2 %
 
 
 class Model(Protocol):
@@ -90,6 +92,12 @@ def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1
         if here > 0:
             if math.isnan(above):
                 return math.inf
+            for _ in range(BISECTIONS):
+                middle = math.sqrt(rate * faster_rate)
+                gained = gain(middle)
+                rate, here, faster_rate, above = (
+                    (middle, gained, faster_rate, above) if gained > 0 else (rate, here, middle, gained)
+                )
             return rate * (faster_rate / rate) ** (here / (here - above))  # a line over the logarithm of the rate
         above, faster_rate = here, rate
     return 0.0
@@ -137,10 +145,12 @@ def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> di
 
     "selection": selecting and packing the entries that are sent. "link": the bytes on the busiest link. "messages": the
     cost of a message that does not depend on its size, in latency and processor time, and the delay of computing by
-    messages. ``unlimited``: the costs over a link of infinite rate.
+    messages. "handling": what processors and memory take for bytes, which is neither of the two. ``unlimited``: the
+    costs over a link of infinite rate.
     """
     nothing = Curve((1.0,), (0.0,))
-    occupied = cast(Curve, costs.communicate)
+    occupied, processed = cast(Curve, costs.communicate), cast(Curve, unlimited.communicate)
+    handling = np.maximum(0.0, processed(np.array(occupied.entries)) - processed.seconds[0])
     without = {
         "selection": replace(costs, sparsify=nothing),
         "link": unlimited,
@@ -151,6 +161,7 @@ def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> di
             contention_s=0.0,
             interference=nothing,
         ),
+        "handling": replace(costs, communicate=Curve(occupied.entries, tuple(np.array(occupied.seconds) - handling))),
     }
     whole_s = timed(costs)
     return {part: whole_s - timed(other) for part, other in without.items()}

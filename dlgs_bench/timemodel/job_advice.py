@@ -130,14 +130,15 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         backward_s=np.diff(arrived, prepend=0.0).tolist(),
         rest_s=rest_s,
         lengths=_lengths(rows),
-        here=Network(workers, _rate_mbit(operations, workers)),
+        here=Network(workers, _rate_mbit(operations, workers, _recorded_latency_ms(operations))),
         operations=operations,
         recorded_s=times["iteration"],
         device=profile["job"]["device"],
         backend=profile["job"]["backend"],
         buffer_words=(profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / FLOAT32_BYTES,
         processors={name: _curve(rows if timed else [], "processor_s") for name, rows in rows_of.items()},
-        delays=0.0 if idle_cores is None else max(0.0, 1 - idle_cores),
+        # A GPU computes while the host waits for it.
+        delays=0.0 if idle_cores is None or profile["job"]["device"] == "cuda" else max(0.0, 1 - idle_cores),
         passes=profile["job"]["passes"],
         exchanges=profile["job"]["exchanges"] if profile["job"]["kind"] in ("ddp", "hsdp") else 1,
         kind=profile["job"]["kind"],
@@ -177,11 +178,19 @@ def _curve(rows: list[dict], key: str) -> Curve:
     return Curve(tuple(seconds), tuple(rising.tolist()))
 
 
-def _rate_mbit(operations: dict[str, Curve], workers: int) -> float:
-    """The rate of the links: the highest rate that an operation reaches between its two largest sizes."""
+def _rate_mbit(operations: dict[str, Curve], workers: int, latency_ms: float) -> float:
+    """The rate of the links: the highest rate that an operation reaches between its two largest sizes.
+
+    ``latency_ms``: for which each segment of a large sum waits.
+    """
     rates = []
     for name, curve in operations.items():
-        grown_s = curve.seconds[-1] - curve.seconds[-2] if len(curve.seconds) > 1 else 0.0
+        if len(curve.seconds) < 2:
+            continue
+        grown_s = curve.seconds[-1] - curve.seconds[-2]
+        if name == "all-reduce":
+            waits = [_more_waits(words, workers) for words in curve.entries[-2:]]
+            grown_s -= 2e-3 * latency_ms * (waits[1] - waits[0])
         if grown_s > 0:
             words = curve.entries[-1] - curve.entries[-2]
             rates.append(ALL_GATHER.link_bytes(OPERATION_FIELDS[name][2], 1, workers) * words * 8e-6 / grown_s)
@@ -189,25 +198,38 @@ def _rate_mbit(operations: dict[str, Curve], workers: int) -> float:
 
 
 def _extended(curve: Curve) -> Curve:
-    """``curve`` with a point beyond every size: beyond its last point, a curve multiplies what was added to it."""
-    return Curve((*curve.entries, 10.0 * MOST_ENTRIES), (*curve.seconds, float(curve(10.0 * MOST_ENTRIES))))
+    """``curve`` with a point beyond every size, on the line through its last two points.
+
+    Beyond its last point, a curve would multiply also what does not depend on the size.
+    """
+    far = 10.0 * MOST_ENTRIES
+    if len(curve.entries) < 2:
+        return Curve((*curve.entries, far), (*curve.seconds, float(curve(far))))
+    slope = (curve.seconds[-1] - curve.seconds[-2]) / (curve.entries[-1] - curve.entries[-2])
+    return Curve((*curve.entries, far), (*curve.seconds, curve.seconds[-1] + slope * (far - curve.entries[-1])))
 
 
 def projected(job: Job, there: Network) -> dict[str, Curve]:
-    """Seconds of each operation by float32 words, on another network."""
-    curves = {}
+    """Seconds of each operation by float32 words, on another network.
+
+    ``there``: its latency is added to the latency that the recorded network has.
+    """
+    curves, recorded_ms = {}, _recorded_latency_ms(job.operations)
+    with_latency = replace(there, latency_ms=there.latency_ms + recorded_ms)
     for name, (_, _, traffic) in OPERATION_FIELDS.items():
-        here, other = job.here, there
+        here, other = replace(job.here, latency_ms=recorded_ms), with_latency
         if name == "message":  # a message is between two hosts
             here, other = replace(here, workers=2), replace(there, workers=2)
         costs = Costs(0.0, [], Curve((1.0,), (0.0,)), _extended(job.operations[name]), Curve((1.0,), (0.0,)))
         curves[name] = cast(Curve, project_costs(costs, ALL_GATHER, traffic, here, other).communicate)
     if job.backend == "gloo":
         summed = curves["all-reduce"]
-        seconds = [
-            least + 2e-3 * there.latency_ms * _more_waits(words, there.workers)
-            for words, least in zip(summed.entries, summed.seconds, strict=True)
-        ]
+        waits = (
+            with_latency.latency_ms * _more_waits(words, there.workers)
+            - recorded_ms * _more_waits(words, job.here.workers)
+            for words in summed.entries
+        )
+        seconds = [least + 2e-3 * wait for least, wait in zip(summed.seconds, waits, strict=True)]
         curves["all-reduce"] = Curve(summed.entries, tuple(seconds))
     return curves
 
@@ -281,7 +303,7 @@ class JobModel:
             self._loads = {
                 operation: _load(method["samples"], *keys[:2]) for operation, keys in OPERATION_FIELDS.items()
             }
-            self._seconds_by = _fit(method["samples"], lambda row: row["seconds"], float)
+            self._seconds_by = _fit(_steady(method["samples"]), lambda row: row["seconds"], float)
         self._ends = np.concatenate([[0], np.cumsum(job.sizes)])
         self._backward_ends = np.concatenate([[0.0], np.cumsum(job.backward_s)])
         self.plans = list(plans) or self._candidates()
@@ -351,7 +373,8 @@ class JobModel:
         """The part of each sum's waits for latency in which Gloo makes the next sum: it has two threads."""
         words, rounds = self._grid * self.job.words, 2 * (there.workers - 1)
         waits = np.array([rounds + _more_waits(each, there.workers) for each in words])  # round trips
-        return np.minimum(2e-3 * there.latency_ms * waits, sent_s / 2)
+        latency_ms = there.latency_ms + _recorded_latency_ms(self.job.operations)
+        return np.minimum(2e-3 * latency_ms * waits, sent_s / 2)
 
     def _exchanged_s(self, operations: dict[str, Curve], workers: int) -> np.ndarray:
         """Seconds of the operations of one exchange, for each bucket in the grid."""
@@ -390,6 +413,19 @@ class JobModel:
         ready[1:] += delays[:-1]
         behind = np.cumsum(costs.communicate(entries)[::-1])[::-1]  # this bucket's communication and all after it
         return float(np.max(ready + behind) + costs.latency(entries[-1]) + self.job.rest_s + self.job.unexplained_s)
+
+
+def _steady(samples: Sequence[dict]) -> Sequence[dict]:
+    """The samples of a method that only sums, with equal seconds for all numbers of workers; others as they are.
+
+    The smallest seconds count: the method's own work is the same, and the others are disturbed.
+    """
+    if any(row["gathers"] or row["messages"] for row in samples):
+        return samples
+    least: dict[int, float] = {}
+    for row in samples:
+        least[row["entries"]] = min(row["seconds"], least.get(row["entries"], math.inf))
+    return [row | {"seconds": least[row["entries"]]} for row in samples]
 
 
 def _load(samples: Sequence[dict], requests: str, sent: str) -> _Load:
@@ -581,7 +617,7 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
     """
     dense = job_models[0]
     job = dense.job
-    whole = replace(there, latency_ms=there.latency_ms + _recorded_latency_ms(job))
+    whole = replace(there, latency_ms=there.latency_ms + _recorded_latency_ms(job.operations))
     reasons = _unchecked(job) + outside_checked(whole, dense.iteration_s(there)) + _more_exchanges(job)
     factor = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR
     if job.here.workers > 1 and job.recorded_s > 0:
@@ -593,12 +629,12 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
     return factor, reasons
 
 
-def _recorded_latency_ms(job: Job) -> int:
+def _recorded_latency_ms(operations: dict[str, Curve]) -> int:
     """The latency of the recorded network in whole milliseconds, which is half the time of the smallest message.
 
     The fraction is left out: without latency, a message takes 0.3 to 1.8 ms of processing on the checked machines.
     """
-    return math.floor(1e3 * job.operations["message"].seconds[0] / 2)
+    return math.floor(1e3 * operations["message"].seconds[0] / 2)
 
 
 def _unchecked(job: Job) -> list[str]:

@@ -91,7 +91,9 @@ def project_costs(
     step_s = max(0.0, smallest_s - own.waiting_s) / own.steps
     entries, seconds = np.array(occupied.entries), np.array(occupied.seconds)
     processors = np.maximum(0.0, seconds - entries * own.link_s)
-    projected = processors + step_s * max(0, other.steps - own.steps) + entries * other.link_s
+    more = other.steps - own.steps
+    processed = np.maximum(processors + step_s * more, step_s * other.steps if more < 0 else 0.0)
+    projected = processed + entries * other.link_s
     factor = np.divide(projected, seconds, out=np.ones_like(projected), where=seconds > 0)
     with_waiting = np.maximum(0.0, projected + other.waiting_s - own.waiting_s)
     return replace(

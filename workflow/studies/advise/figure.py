@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from dlgs_bench.config.grid import layers_name
-from dlgs_bench.report import style
+from dlgs_bench.report import captions, style
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.timemodel import advice, iterations
