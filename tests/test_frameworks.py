@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.hooks.ddp import DDPHook
+from dlgs_bench.timemodel.job_profile import load
 
 EXAMPLES = {"accelerate": "with_accelerate", "lightning": "with_lightning", "transformers": "with_transformers"}
 
@@ -45,6 +46,19 @@ def test_resumed_is_never_stopped(example, tmp_path):
         assert not all(map(torch.equal, found["resumed 3"], found["resumed 6"]))
         assert all(map(torch.equal, found["whole 6"], found["resumed 6"]))
         assert all(map(torch.equal, found["whole 6"], ranks[0]["whole 6"]))
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("transformers") is None, reason="no transformers installed")
+def test_a_callback_records_a_profile_under_a_trainer(tmp_path):
+    program = [sys.executable, str(ROOT / "examples" / "probe_transformers.py"), str(tmp_path / "profile.json")]
+    environment = os.environ | ENGINES["torch_dist"].environment(threads=1) | {"PYTHONPATH": str(ROOT)}
+    command = ENGINES["torch_dist"].command(2, program)
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    job = load(tmp_path / "profile.json")["job"]
+    assert (job["kind"], job["steps"], job["workers"]) == ("ddp", 10, 2)
 
 
 @pytest.mark.unit
