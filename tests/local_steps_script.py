@@ -118,7 +118,8 @@ def observed(comm) -> dict:
     found: dict = {"odd": odd(comm.rank)}
     for name, (method, options) in CASES.items():
         whole, saved = trained(method, comm.rank, seed=comm.rank, **options)  # rank 0's weights count
-        found[name] = whole, trained(method, comm.rank, saved, seed=5, **options)[0]
+        found[name] = whole, trained(method, comm.rank, saved, seed=5 + comm.rank, **options)[0]
     found["loaded too early"] = [loaded_too_early(comm.rank, stop) for stop in (EVERY - 1, EVERY)]
-    found["bf16"] = trained("diloco", comm.rank, dtype=torch.bfloat16)[0]
+    whole, saved = trained("diloco", comm.rank, seed=comm.rank, dtype=torch.bfloat16)
+    found["bf16"] = whole, trained("diloco", comm.rank, saved, seed=5 + comm.rank, dtype=torch.bfloat16)[0]
     return found

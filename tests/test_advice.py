@@ -180,7 +180,7 @@ def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):
         assert f"for {title} on 8 workers with links of 1000 Mb/s (all-gather)" in text
     assert "9 of 10" in text and "We assume that the nodes compute as fast as this machine." in text
     assert text.splitlines()[0] in capfd.readouterr().err
-    assert {"selection", "link", "messages", "computing"} >= set(table["limit"])
+    assert {"selection", "link", "messages", "handling", "computing"} >= set(table["limit"])
     # 2 to 4 workers were checked, so the interval is wider.
     assert "Warning" in text and "8 workers, where 2 to 4 were checked" in text
     compressed = table[table["variant"] != "none"]

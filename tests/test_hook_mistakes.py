@@ -239,17 +239,31 @@ class Heads(nn.Module):
         return self.heads[head](self.body(inputs))
 
 
-@pytest.mark.parametrize("head", [0, 1])
-def test_what_a_pass_must_not_do_is_refused_whichever_layers_it_uses(head):
+@pytest.mark.parametrize("head, later", [(0, 0), (1, 1), (0, 1), (1, 0)])
+def test_what_a_pass_must_not_do_is_refused_whichever_layers_it_uses(head, later):
     model = DistributedDataParallel(Heads(), find_unused_parameters=True)
     hooked(model, method="dgc")
+    for _ in range(2):  # legal, because gradients are removed between them
+        model(torch.ones(2, 3), head).sum().backward()
+        model.zero_grad()
     model(torch.ones(2, 3), head).sum().backward()
-    line = refused(lambda: model(torch.ones(2, 3), head).sum().backward())
+    line = refused(lambda: model(torch.ones(2, 3), later).sum().backward())
     assert line.startswith("dgc applies momentum in every backward pass")
     model = DistributedDataParallel(Heads(), find_unused_parameters=True)
     hooked(model)
     line = refused(lambda: model(torch.ones(2, 3), head).sum().backward(create_graph=True))
     assert line.startswith("backward: create_graph=True is not possible")
+
+
+def test_a_layer_that_is_removed_or_replaced_after_wrapping_is_refused():
+    for change in ("removed", "replaced"):
+        model = DistributedDataParallel(net())
+        if change == "removed":
+            del model.module[2]
+        else:
+            model.module[2] = nn.Linear(4, 1)
+        line = "model: its parameters have been removed or replaced since it was wrapped"
+        assert refused(lambda model=model: hooked(model)).startswith(line)
 
 
 def test_a_method_that_needs_a_plan_is_refused():

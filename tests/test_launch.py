@@ -68,7 +68,7 @@ def test_a_run_names_the_commits_of_all_its_launches(tmp_path):
         (part / "run.json").write_text(json.dumps({"provenance": {"commit": commit}}))
         launches.append((part, None))
     launcher.publish_results(launches, tmp_path / "run", 1.0, 3)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["provenance"]["commit"] == "1111111 and 2222222"
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["provenance"]["commit"] == "1111111, 2222222"
 
 
 @pytest.mark.engine

@@ -103,6 +103,10 @@ def test_a_run_takes_the_first_nodes_of_a_larger_slurm_job(programs, monkeypatch
     for processes, taken in expected.items():
         for device in ("cpu", "cuda"):
             assert nodes.of(processes, LaunchSettings(by="slurm"), device) == taken
+    programs("scontrol", f"[ $2 = hostnames ] && {names} || cat <<'END'\n{job(9, ['a[1-3]'], 'gpu:6')}END")
+    assert nodes.of(6, LaunchSettings(by="slurm"), "cpu") == {"a1": 3, "a2": 3}
+    assert nodes.of(6, LaunchSettings(by="slurm"), "cuda") == {"a1": 2, "a2": 2, "a3": 2}  # 2 GPUs on each
+    programs("scontrol", f"[ $2 = hostnames ] && {names} || cat <<'END'\n{job(5, ['a[1-3]'], 'gpu:5')}END")
     with pytest.raises(nodes.Refused, match=r"has 5 tasks, the run 6 processes; give --ntasks=6$"):
         nodes.of(6, LaunchSettings(by="slurm"))
 

@@ -115,7 +115,7 @@ def test_a_parameter_may_have_any_one_bound(bound, wrong, right):
     assert not wrong_options("bounded", fields, {})
 
 
-@pytest.mark.parametrize("bound", ["> 0, <= 1", "positive", 1, "=> 1"])
+@pytest.mark.parametrize("bound", ["> 0, <= 1", "positive", 1, "=> 1", ">= 1.5.2", ">= e"])
 def test_another_bound_is_refused_in_one_line(bound):
     with pytest.raises(ValueError, match=r"^Bounded\.levels: .* is not a bound; give one bound such as") as error:
         class_info(bounded(bound), "bounded")

@@ -223,15 +223,16 @@ def reported(capsys) -> list[str]:
 def test_training_goes_on_where_a_selection_cannot_be_compiled(tmp_path, monkeypatch):
     """Triton looks for a compiler in its first kernel, and then raises an error of its own kind."""
 
-    def broken(name: str):
+    def broken(*_):
         raise RuntimeError("Failed to find C compiler")
 
-    monkeypatch.setattr("dlgs_bench.exchange.selection.implementation", broken)
+    monkeypatch.setattr("dlgs_bench.exchange.selection.compiled_backend.take", broken)
     model, optimizer = plain(torch.nn.Linear(3, 5))
-    with record(model, optimizer, tmp_path / "profile.json", steps=3, methods=["cast"]):
+    with record(model, optimizer, tmp_path / "profile.json", steps=3, methods=["topk"]):
         train(model, optimizer, 8)
-    rows = load(tmp_path / "profile.json")["selection"]
-    assert {row["operation"] for row in rows} == {"float16", "bfloat16"}
+    profile = load(tmp_path / "profile.json")
+    assert {row["implementation"] for row in profile["selection"]} == {"torch"}
+    assert {row["name"]: row["options"].get("selection") for row in profile["methods"]}["topk"] == "torch"
 
 
 @pytest.mark.unit

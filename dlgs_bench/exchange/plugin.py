@@ -12,7 +12,7 @@ from dlgs_bench.errors import BOUNDS, TITLE, is_title, short_repr
 from dlgs_bench.exchange.feedback import ErrorFeedback
 from dlgs_bench.exchange.method import Method, SumKind
 
-BOUND = re.compile(rf"({'|'.join(BOUNDS)}) *([-+.\de]+)")
+BOUND = re.compile(rf"({'|'.join(BOUNDS)}) *([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)")
 BOUND_EXAMPLES = ('">= 1"', '"< 0.5"')
 VALID = {"scope": typing.get_args(Scope), "sum_kind": typing.get_args(SumKind)}
 

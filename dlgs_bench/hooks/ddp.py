@@ -61,7 +61,8 @@ class DDPHook(Hook):
         self._aggregates: list[tuple[Tensor, Tensor]] = []  # (parameter, its aggregate) of a pass
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
         self._adds_to_aggregates = self._delivered = self._called = False
-        self._checked_pass = -1  # autograd's number of the last pass that was checked
+        self._checked_pass = self._noted_pass = -1  # autograd's number of the last pass that was checked, or noted
+        self._follows = False  # whether the pass before has delivered aggregates
         self._kinds = {p: (p.dtype, p.device) for p in self._layers}
         for p in self._layers:  # a pass need not use all of them
             if self.method.owns_momentum:
@@ -139,10 +140,14 @@ class DDPHook(Hook):
 
     def _note_accumulation(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note whether autograd is about to add a gradient to the aggregate of the pass before."""
-        self._adds_to_aggregates = self._delivered and is_not_zero(parameter.grad)
+        if (number := torch._C._current_graph_task_id()) != self._noted_pass:
+            self._noted_pass, self._follows = number, self._delivered
+        self._adds_to_aggregates = self._follows and is_not_zero(parameter.grad)
 
     def _check_pass(self, parameter: Tensor) -> None:
-        """ValueError in one line, at the first gradient of a pass, if the pass cannot be exchanged."""
+        """ValueError in one line if the pass cannot be exchanged."""
+        if self._adds_to_aggregates:
+            raise ValueError(self._accumulates())
         if (number := torch._C._current_graph_task_id()) == self._checked_pass:
             return
         self._checked_pass = number
@@ -151,8 +156,6 @@ class DDPHook(Hook):
                 "backward: create_graph=True is not possible under DistributedDataParallel; take inner gradients by "
                 "torch.autograd.grad, and call backward without it"
             )
-        if self._adds_to_aggregates:
-            raise ValueError(self._accumulates())
         if (kind := (parameter.dtype, parameter.device)) != self._kinds[parameter]:
             now, before = ("{} on {}".format(*one) for one in (kind, self._kinds[parameter]))
             raise ValueError(
@@ -249,6 +252,11 @@ def _checked(model: nn.Module) -> DistributedDataParallel:
     changed = [*(trained.keys() - wrapped), *(() if leaves_out else wrapped - trained.keys())]
     if changed:
         names = {id(p): name for name, p in model.module.named_parameters()} | trained
+        if wrapped - names.keys():
+            raise ValueError(
+                "model: its parameters have been removed or replaced since it was wrapped, which "
+                "DistributedDataParallel does not notice; wrap the model after that"
+            )
         first = next(name for number, name in names.items() if number in changed)
         raise ValueError(
             f"{first}: it was frozen or unfrozen after the model was wrapped, which DistributedDataParallel does not "

@@ -39,14 +39,14 @@ class HorovodHook(ParameterHook):
             raise ValueError(f"model: {type(model).__qualname__} is not a torch.nn.Module; give the model first")
         for one in listed_optimizers(optimizer):
             _refuse_horovods(one)
-        if options.get("dtype") == "bfloat16":
-            raise ValueError(f"{method}.dtype: Horovod's all-reduce does not support bfloat16; give float16")
         refuse_sparse(model)
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         refuse_inner(model, parameters.values())
         refuse_second_hook(parameters)
         comm = Horovod(next(model.parameters(), torch.empty(0)).device)
         super().__init__(model, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler)
+        if self.method.baseline and getattr(self.method, "dtype", "") == "bfloat16":  # it sums in 16 bits
+            raise ValueError(f"{self.name}.dtype: Horovod's all-reduce does not support bfloat16; give float16")
         self._listen([parameter for parameter, _ in self._flat.views])
         for layer, (parameter, _) in enumerate(self._flat.views):
             prepare = torch.compiler.disable(partial(self._prepare, layer, parameter))

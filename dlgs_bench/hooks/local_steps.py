@@ -214,8 +214,9 @@ class LocalSteps:
         self.steps, kept = loaded_state(state, self._comm, self._identity, self.method, redistribute)
         rounding = kept.pop(ROUNDING, None)  # another number of workers continues without it
         if self._rounding is not None and rounding is not None:
+            self._weights.sub_(self._rounding)
             self._rounding.copy_(rounding)
-            self._read()
+            self._weights.add_(self._rounding)
         self.method.load_state_dict(kept)
 
     @property

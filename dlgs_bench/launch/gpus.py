@@ -36,10 +36,10 @@ def _uuids() -> list[str]:
 
 
 def lack_bfloat16() -> bool:
-    """Whether a GPU that this machine shows cannot multiply in bfloat16: its compute capability is below 8.0."""
-    if not shutil.which("nvidia-smi"):
+    """Whether a GPU that this process may use cannot multiply in bfloat16: its compute capability is below 8.0."""
+    if not shutil.which("nvidia-smi") or not (own := visible()):
         return False
-    command = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    command = ["nvidia-smi", f"--id={','.join(own)}", "--query-gpu=compute_cap", "--format=csv,noheader"]
     output = subprocess.run(command, capture_output=True, text=True).stdout
     return any(float(capability) < 8 for capability in re.findall(r"^\d+\.\d+$", output, re.MULTILINE))
 

@@ -306,7 +306,7 @@ def publish_results(launches: list[tuple[Path, str | None]], folder: Path, wall_
     runs = [json.loads((part / "run.json").read_text(encoding="utf-8")) for part, _ in launches]
     run = runs[-1] | metadata
     # Code may be committed between two launches; each begins with the newest.
-    run["provenance"]["commit"] = " and ".join(dict.fromkeys(one["provenance"]["commit"] for one in runs))
+    run["provenance"]["commit"] = ", ".join(dict.fromkeys(one["provenance"]["commit"] for one in runs))
     run = checksums.signed(run)
     # Written before anything is moved: if the disk is full, nothing is left in ``folder``.
     write_atomically(last / "run.json", (json.dumps(run, indent=1) + "\n").encode())

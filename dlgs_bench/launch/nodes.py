@@ -135,10 +135,14 @@ def _of_job(processes: int, settings: LaunchSettings, device: str) -> dict[str, 
         has = f"the Slurm job has {gpus} GPUs for {processes} processes"
         raise Refused(f"launch.by: {has}; submit it with more, or give a larger launch.per_gpu")
     each, more = divmod(tasks, len(names))  # the first ``more`` nodes have one task more
+    room = [each + 1 if number < more else each for number in range(len(names))]
+    if device == "cuda" and processes < tasks and gpus % len(names) == 0:  # nodes with equally many GPUs
+        most = gpus // len(names) * settings.per_gpu
+        room = [min(own, most) for own in room] if most * len(names) >= processes else room
     taken, left = {}, processes
-    for number, name in enumerate(names):
+    for name, own in zip(names, room, strict=True):
         if left:
-            taken[name] = min(left, each + 1 if number < more else each)
+            taken[name] = min(left, own)
             left -= taken[name]
     return taken
 

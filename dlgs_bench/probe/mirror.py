@@ -315,11 +315,13 @@ def _samples(
 ) -> tuple[dict, list[dict]]:
     """The options and samples of a method, with compiled selection if this device supports it."""
     options: dict[str, Any] = {"ratio": RATIO} if "ratio" in fields else {}
-    for selection in reversed(fields.get("selection", {}).get("choices", [None])):
-        chosen = options | ({"selection": selection} if selection else {})
-        with suppress(ImportError, NotImplementedError):
+    plain, *compiled = fields.get("selection", {}).get("choices", [None])
+    for selection in reversed(compiled):
+        chosen = options | {"selection": selection}
+        with suppress(Exception):  # such as a missing compiler, which Triton reports in its first kernel
             return chosen, _sampled(lambda: method_class(name)(**chosen), shapes, sample)  # noqa: B023
-    raise NotImplementedError("no selection works on this device")
+    chosen = options | ({"selection": plain} if plain else {})
+    return chosen, _sampled(lambda: method_class(name)(**chosen), shapes, sample)
 
 
 def _sampled(

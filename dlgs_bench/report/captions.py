@@ -47,6 +47,7 @@ def when(rows: pd.DataFrame) -> str:
     """The dates and commits of the measurements; empty for old tables without these columns."""
     days, commits = (sorted(rows[key].dropna().unique()) if key in rows else [] for key in WHEN)
     days = sorted({day for period in days for day in period.split(" to ")})  # kept runs can have a period
+    commits = sorted({commit for several in commits for commit in several.split(", ")})  # of several launches
     if not days:
         return ""
     words = f"; {' to '.join(dict.fromkeys((days[0], days[-1])))}"

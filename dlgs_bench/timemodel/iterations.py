@@ -140,16 +140,16 @@ def verdict(low: float, high: float) -> str:
     return "does not pay" if high < 1 else "cannot be told"
 
 
-def saved(costs: Costs, unlimited: Costs, timed: Callable[[Costs], float]) -> dict[str, float]:
+def saved(costs: Costs, unlimited: Costs, prompt: Costs, timed: Callable[[Costs], float]) -> dict[str, float]:
     """Seconds that ``timed(costs)`` would save if one part cost nothing.
 
     "selection": selecting and packing the entries that are sent. "link": the bytes on the busiest link. "messages": the
     cost of a message that does not depend on its size, in latency and processor time, and the delay of computing by
     messages. "handling": what processors and memory take for bytes, which is neither of the two. ``unlimited``: the
-    costs over a link of infinite rate.
+    costs over a link of infinite rate. ``prompt``: without latency, too.
     """
     nothing = Curve((1.0,), (0.0,))
-    occupied, processed = cast(Curve, costs.communicate), cast(Curve, unlimited.communicate)
+    occupied, processed = cast(Curve, costs.communicate), cast(Curve, prompt.communicate)
     handling = np.maximum(0.0, processed(np.array(occupied.entries)) - processed.seconds[0])
     without = {
         "selection": replace(costs, sparsify=nothing),

@@ -123,6 +123,7 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
     rows_of = {name: [row for row in profile["network"] if row["operation"] == name] for name in OPERATION_FIELDS}
     operations = {name: _curve(rows, "seconds") for name, rows in rows_of.items()}
     timed = all(row["processor_s"] is not None for row in profile["network"])
+    segment_ms = _recorded_latency_ms(operations) if profile["job"]["backend"] == "gloo" else 0
     idle_cores = profile["job"]["idle_cores"]
     job = Job(
         shapes=[row["shape"] for row in rows],
@@ -130,7 +131,7 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         backward_s=np.diff(arrived, prepend=0.0).tolist(),
         rest_s=rest_s,
         lengths=_lengths(rows),
-        here=Network(workers, _rate_mbit(operations, workers, _recorded_latency_ms(operations))),
+        here=Network(workers, _rate_mbit(operations, workers, segment_ms)),
         operations=operations,
         recorded_s=times["iteration"],
         device=profile["job"]["device"],
@@ -181,7 +182,7 @@ def _curve(rows: list[dict], key: str) -> Curve:
 def _rate_mbit(operations: dict[str, Curve], workers: int, latency_ms: float) -> float:
     """The rate of the links: the highest rate that an operation reaches between its two largest sizes.
 
-    ``latency_ms``: for which each segment of a large sum waits.
+    ``latency_ms``: for which each segment of a large sum waits, 0 if sums have no segments.
     """
     rates = []
     for name, curve in operations.items():
@@ -219,7 +220,7 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
     for name, (_, _, traffic) in OPERATION_FIELDS.items():
         here, other = replace(job.here, latency_ms=recorded_ms), with_latency
         if name == "message":  # a message is between two hosts
-            here, other = replace(here, workers=2), replace(there, workers=2)
+            here, other = replace(here, workers=2), replace(other, workers=2)
         costs = Costs(0.0, [], Curve((1.0,), (0.0,)), _extended(job.operations[name]), Curve((1.0,), (0.0,)))
         curves[name] = cast(Curve, project_costs(costs, ALL_GATHER, traffic, here, other).communicate)
     if job.backend == "gloo":
@@ -344,8 +345,9 @@ class JobModel:
         """Seconds that an iteration would save, with the same plan, if one thing cost nothing."""
         costs = self.costs(there)
         plan = self._arrays[self._fastest(costs)]
-        unlimited = self.costs(replace(there, rate_mbit=math.inf))
-        return saved(costs, unlimited, lambda other: self._timed(other, plan))
+        unlimited = replace(there, rate_mbit=math.inf)
+        prompt = replace(unlimited, latency_ms=-_recorded_latency_ms(self.job.operations))
+        return saved(costs, self.costs(unlimited), self.costs(prompt), lambda other: self._timed(other, plan))
 
     def costs(self, there: Network) -> Costs:
         """The costs of the job's exchanges on a network, by entries of a bucket."""

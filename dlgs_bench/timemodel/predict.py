@@ -151,8 +151,9 @@ class Projection:
         """
         costs = self._costs(there)
         plan = self._plan(costs)
-        unlimited = self._costs(replace(there, rate_mbit=math.inf))
-        return saved(costs, unlimited, lambda other: self._iteration_s(other, plan))
+        unlimited = replace(there, rate_mbit=math.inf)
+        prompt = self._costs(replace(unlimited, latency_ms=0.0))
+        return saved(costs, self._costs(unlimited), prompt, lambda other: self._iteration_s(other, plan))
 
     def _plan(self, costs: Costs) -> Plan:
         plans = [planner(self._calibration.sizes, costs) for planner in self._planners]

@@ -18,7 +18,8 @@ SPEED_ONLY = {"ratio", "selection"}  # options of a method's row that do not cha
 class Run:
     """The longest kept run of a method with its default parameters, and uncompressed in the same set.
 
-    ``value``, ``uncompressed``: the test accuracy in percent, or the test perplexity; means over ``seeds`` runs.
+    ``value``, ``uncompressed``: the test accuracy in percent at the end, or the lowest test perplexity; means over
+    seeds. ``seeds``: of the method.
     """
 
     model: str
@@ -31,8 +32,8 @@ class Run:
     @property
     def text(self) -> str:
         """The result next to uncompressed's, such as ``88.8 (89.1) % after 30 epochs``."""
-        unit = " %" if self.measure == ACCURACY else ""
-        return f"{self.value:.3g} ({self.uncompressed:.3g}){unit} after {self.epochs:.2g} epochs"
+        both, epochs = f"{self.value:.3g} ({self.uncompressed:.3g})", f"{float(f'{self.epochs:.2g}'):g} epochs"
+        return f"{both} % after {epochs}" if self.measure == ACCURACY else f"{both}, the lowest in {epochs}"
 
 
 @cache

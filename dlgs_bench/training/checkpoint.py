@@ -37,9 +37,9 @@ class Checkpoints:
     """Saves a session in ``folder`` every ``every_s`` seconds, and when the process receives SIGTERM.
 
     ``run``: the identity of the run. ``say``: writes a line to the run's log. ``cost``: how many checkpoints this
-    process has saved, the seconds that took, and the bytes of the last one. ``machines``: on which the run has been;
-    another machine may compute other bits. Every rank calls ``resume`` once and ``save_if_due`` after each step. Both
-    methods communicate with the other ranks.
+    process has saved, the seconds that took, and the bytes of the last one. ``machines``: on which the run has been,
+    in turns; another machine may compute other bits. Every rank calls ``resume`` once and ``save_if_due`` after each
+    step. Both methods communicate with the other ranks.
     """
 
     def __init__(self, folder: Path, every_s: float, run: str, say: Callable[[str], None]) -> None:
@@ -68,12 +68,13 @@ class Checkpoints:
             if _all(session, state is not None):
                 session.load_state_dict(state["session"])
                 self._kept = steps
-                before = state["machines"]
-                self.machines = list(dict.fromkeys([*before, here]))
+                *_, last = self.machines = state["machines"]
                 if session.comm.rank == 0:
                     self._say(f"goes on after step {session.done}")
-                    if before[-1] != here:
-                        self._say(f"the machine was {before[-1]}, and is {here}: it may compute other bits")
+                if last != here:
+                    self.machines = [*self.machines, here]
+                    if session.comm.rank == 0:
+                        self._say(f"the machine was {last}, and is {here}: it may compute other bits")
                 return
             steps = steps[1:]
 

@@ -110,7 +110,7 @@ def write_run(folder: Path, spec: RunSpec, results: dict, data: DataSet | None, 
     metadata = dict(results.get("metadata", {}))
     about = provenance(spec, begun_at)
     if machines := metadata.pop("machines", []):  # a run that was stopped may have continued on another machine
-        about["machine"] = " / ".join(machines)
+        about["machine"] = " / ".join(dict.fromkeys(machines))
     run = {"spec": json.loads(spec.to_json()), "provenance": about} | metadata
     if data:
         run |= {"train_samples": data.train_size, "test_samples": data.test_size, "titles": {"data": data.title}}

@@ -5,8 +5,8 @@ test set after the last step. Density, bits and vNMSE cover the same part of the
 entries that was sent. Bits an entry: the bits that a worker handed to the engine, per entry of the gradient. vNMSE:
 E |aggregate - mean|^2 / E |mean|^2 in the last step, where mean is the mean of the workers' true gradients. Values
 are means over n seeds. Brackets: the smallest and the largest of the seeds. Kept run: a long run that is kept in the
-repository, shown with all its seeds and ratios for a model that was trained too briefly here or not at all. More:
-results/reference-long-training/README.md."""
+repository, shown with all its seeds and ratios for a model that was trained too briefly here or not at all. More
+runs are in results/reference-long-training/README.md."""
 
 import pandas as pd
 
