@@ -40,7 +40,7 @@ CODES = ["bitmap", *FORMATS]
 
 
 def available(models: Iterable[str], root: Path) -> list[str]:
-    """The models whose data are there: without the file cifar10.npz, those of CIFAR-10 are left out."""
+    """The models whose data are there: without the file cifar10.npz, models of CIFAR-10 are left out."""
     return [model for model in models if data_of(model) != "cifar10" or (root / "cifar10.npz").exists()]
 
 

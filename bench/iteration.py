@@ -32,6 +32,7 @@ from dlgs_bench.training.results import machine
 from dlgs_bench.training.session import Session, make_method
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ONE_GPU = DEVICE.type == "cuda" and torch.cuda.device_count() < 2  # which the two processes share
 BATCH, BLOCKS, REPEATS = 32, 12, 4
 MODELS = ("resnet20", "vgg16", "resnet50")
 WORK = {"--work": {"metavar": "engine", "help": argparse.SUPPRESS}}  # marks a process that a launcher started
@@ -138,7 +139,7 @@ def launch(program: str) -> None:
     An engine whose processes cannot share a GPU is left out if there is only one.
     """
     for engine in ENGINES.values():
-        if DEVICE.type == "cuda" and torch.cuda.device_count() < 2 and not engine.shares_gpus:
+        if ONE_GPU and not engine.shares_gpus:
             print(f"{engine.name}: left out, since it needs a GPU for each of the two processes", file=sys.stderr)
             continue
         command = engine.command(2, [sys.executable, program, *WORK, engine.name, *sys.argv[1:]])
@@ -148,7 +149,7 @@ def launch(program: str) -> None:
 def connected(engine: str) -> Communicator:
     """The communicator of one of an engine's two processes of one thread."""
     torch.set_num_threads(1)
-    return connect(engine, DEVICE, shared=DEVICE.type == "cuda" and torch.cuda.device_count() < 2)
+    return connect(engine, DEVICE, shared=ONE_GPU)
 
 
 def work(engine: str, folder: Path, models: list[str]) -> None:

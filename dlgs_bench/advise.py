@@ -201,9 +201,8 @@ def _shared_cores(job: dict) -> str:
 def _inside_links(described: dict, job: Job, there: Network) -> str:
     """A warning if more workers than one machine had are predicted over the links inside it."""
     machine = described["machine"]
-    if not machine or machine["workers"] < job.here.workers or not 1 < job.here.workers < there.workers:
-        return ""
-    if there.rate_mbit != job.here.rate_mbit:
+    inside = machine and machine["workers"] >= job.here.workers > 1
+    if not inside or there.workers <= job.here.workers or there.rate_mbit != job.here.rate_mbit:
         return ""
     return (
         f"Warning: {there.workers} workers are predicted over the links that {job.here.workers} workers have inside "
@@ -312,19 +311,21 @@ def _longest_bar_s(rows: Sequence[dict]) -> float:
 
 def _accuracies(rows: Sequence[dict]) -> str:
     """How well the methods learnt where this project trained them."""
-    known = {
-        row["label"]: {f"{run.model}, {run.measure}": run.text for run in trained.runs(row["name"], row["options"])}
-        for row in rows
-        if row["name"] not in job_advice.DENSE_NAMES
-    }
-    headings = sorted({heading for runs in known.values() for heading in runs})
-    cells = [[label, *(runs.get(heading, "") for heading in headings)] for label, runs in known.items()]
-    if not headings:
+    methods = [row for row in rows if row["name"] not in job_advice.DENSE_NAMES]
+    known = {row["label"]: trained.runs(row["name"], row["options"]) for row in methods}
+    every = [run for runs in known.values() for run in runs]
+    if not every:
         return ""
+    headings = sorted({f"{run.model}, {run.measure}" for run in every})
+    cells = []
+    for label, runs in known.items():
+        texts = {f"{run.model}, {run.measure}": run.text for run in runs}
+        cells.append([label, *(texts.get(heading, "") for heading in headings)])
+    seeds = " to ".join(map(str, sorted({min(run.seeds for run in every), max(run.seeds for run in every)})))
     return (
         "What the methods reached in this project's runs, not in your job (in brackets: uncompressed):\n"
         f"{table([['Method', *headings], *cells])}\n"
-        "1 to 3 seeds; learning rates were not tuned for each method. Few epochs show only how training starts."
+        f"Seeds: {seeds}. Learning rates were not tuned for each method. Few epochs show only how training starts."
     )
 
 

@@ -167,5 +167,5 @@ def mean_of_seeds(values: Sequence[float]) -> Estimate:
 
 
 def _around(middle: float, margin: float) -> Estimate:
-    """The estimate from a logarithm and its margin, which is NaN if there is no interval."""
+    """The estimate from a logarithm and its margin. The margin is NaN if there is no interval."""
     return Estimate(math.exp(middle), math.exp(middle - margin), math.exp(middle + margin))

@@ -15,8 +15,8 @@ class SparseDense(Sparsifier):
     A sparse step sends the k largest entries of gradient + residual of each layer, and keeps the others. A dense step
     sends all entries, so the residual is then zero. If ``threshold`` is above 0, a sparse step sends the entries whose
     magnitude is strictly above it instead, and ``ratio`` has no effect. ``threshold`` is in units of a worker's
-    gradient. If T is larger than the number of steps, all
-    steps are sparse: this is a Top-K of each layer with error feedback.
+    gradient. If T is larger than the number of steps, all steps are sparse: this is a Top-K of each layer with error
+    feedback.
     """
 
     title = "sparse and dense"

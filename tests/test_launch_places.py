@@ -106,6 +106,7 @@ def test_runs_side_by_side_take_different_gpus_and_wait_for_them(three_gpus, mon
 
 @pytest.mark.unit
 def test_a_gpu_of_an_old_kind_lacks_bfloat16(three_gpus, tmp_path, monkeypatch):
+    gpus.lack_bfloat16.cache_clear()
     assert gpus.lack_bfloat16() and not checks.gains_from_bfloat16("cuda")
     values = {"device": "cuda", "models": {"m": {"precision": "bfloat16"}}}
     assert checks.check_precisions(values) == (
@@ -113,9 +114,12 @@ def test_a_gpu_of_an_old_kind_lacks_bfloat16(three_gpus, tmp_path, monkeypatch):
     )
     smi = tmp_path / "bin" / "nvidia-smi"
     smi.write_text(smi.read_text().replace("7.5", "8.0"))
+    gpus.lack_bfloat16.cache_clear()
     assert not gpus.lack_bfloat16() and checks.gains_from_bfloat16("cuda") and not checks.check_precisions(values)
+    gpus.lack_bfloat16.cache_clear()
     monkeypatch.setenv("PATH", "")  # as on the login node of a cluster
     assert checks.gains_from_bfloat16("cuda")
+    gpus.lack_bfloat16.cache_clear()  # for other tests
 
 
 @pytest.mark.unit

@@ -61,7 +61,7 @@ class DDPHook(Hook):
         self._aggregates: list[tuple[Tensor, Tensor]] = []  # (parameter, its aggregate) of a pass
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
         self._adds_to_aggregates = self._delivered = self._called = False
-        self._checked_pass = self._noted_pass = -1  # autograd's number of the last pass that was checked, or noted
+        self._checked_pass = -1  # autograd's number of the last pass that was checked
         self._follows = False  # whether the pass before has delivered aggregates
         self._kinds = {p: (p.dtype, p.device) for p in self._layers}
         for p in self._layers:  # a pass need not use all of them
@@ -140,8 +140,8 @@ class DDPHook(Hook):
 
     def _note_accumulation(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note whether autograd is about to add a gradient to the aggregate of the pass before."""
-        if (number := torch._C._current_graph_task_id()) != self._noted_pass:
-            self._noted_pass, self._follows = number, self._delivered
+        if torch._C._current_graph_task_id() != self._checked_pass:  # the first gradient of a pass
+            self._follows = self._delivered
         self._adds_to_aggregates = self._follows and is_not_zero(parameter.grad)
 
     def _check_pass(self, parameter: Tensor) -> None:
@@ -247,11 +247,11 @@ def _checked(model: nn.Module) -> DistributedDataParallel:
     parameters = exchanged_by(model)
     refuse_inner(model.module, parameters.values())
     wrapped = {id(p) for bucket in model.reducer._get_zeros_like_grad_buckets() for p in bucket.parameters()}
-    trained = {id(p): name for name, p in parameters.items()}
+    trained = set(map(id, parameters.values()))
     leaves_out = model.find_unused_parameters or model.static_graph
-    changed = [*(trained.keys() - wrapped), *(() if leaves_out else wrapped - trained.keys())]
+    changed = trained - wrapped if leaves_out else trained ^ wrapped
     if changed:
-        names = {id(p): name for name, p in model.module.named_parameters()} | trained
+        names = {id(p): name for name, p in model.module.named_parameters()}
         if wrapped - names.keys():
             raise ValueError(
                 "model: its parameters have been removed or replaced since it was wrapped, which "

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def _uuids() -> list[str]:
     return re.findall(r"^GPU .*UUID: ([^)]+)\)", output, re.MULTILINE)
 
 
+@cache
 def lack_bfloat16() -> bool:
     """Whether a GPU that this process may use cannot multiply in bfloat16: its compute capability is below 8.0."""
     if not shutil.which("nvidia-smi") or not (own := visible()):

@@ -12,7 +12,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -103,14 +103,20 @@ def _in_this_folder(command: list[str]) -> str:
 
 def _of_hosts(processes: int, settings: LaunchSettings, device: str) -> dict[str, int]:
     """The first hosts of the configuration, as many as the processes need."""
+    named = (host.rpartition(":") for host in settings.hosts)
+    taken = _first(((name, int(count)) for name, _, count in named), processes)
+    if (slots := sum(taken.values())) < processes:
+        raise Refused(f"launch.hosts: {slots} slots for {processes} processes; give more hosts")
+    return taken
+
+
+def _first(nodes: Iterable[tuple[str, int]], processes: int) -> dict[str, int]:
+    """The first nodes, as many as the processes need; ``nodes``: names, and how many processes each has room for."""
     taken, left = {}, processes
-    for host in settings.hosts:
-        name, _, count = host.rpartition(":")
+    for name, room in nodes:
         if left:
-            taken[name] = min(left, int(count))
+            taken[name] = min(left, room)
             left -= taken[name]
-    if left:
-        raise Refused(f"launch.hosts: {processes - left} slots for {processes} processes; give more hosts")
     return taken
 
 
@@ -139,12 +145,7 @@ def _of_job(processes: int, settings: LaunchSettings, device: str) -> dict[str, 
     if device == "cuda" and processes < tasks and gpus % len(names) == 0:  # nodes with equally many GPUs
         most = gpus // len(names) * settings.per_gpu
         room = [min(own, most) for own in room] if most * len(names) >= processes else room
-    taken, left = {}, processes
-    for name, own in zip(names, room, strict=True):
-        if left:
-            taken[name] = min(left, own)
-            left -= taken[name]
-    return taken
+    return _first(zip(names, room, strict=True), processes)
 
 
 def _scontrol(*what: str) -> str:

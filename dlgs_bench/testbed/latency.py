@@ -3,10 +3,10 @@
 latency <seconds> <bytes/s>,<device> ...   for each host: the rate of its link, and its TUN device as an open file
 
 A packet that comes alone arrives ``seconds`` after it was sent; within a batch, at most a tenth earlier. Packets do not
-arrive faster than the rate of the receiving host's link.
-Token buckets on the hosts limit what they send. A line on standard input sets new rates of the links, in bytes/s. The
-program ends when its standard input closes, that is, when the process that started it has ended. It imports no other
-file of this project, so it runs from any folder. Packets are forwarded in batches, because every wake-up costs time.
+arrive faster than the rate of the receiving host's link. Token buckets on the hosts limit what they send. A line on
+standard input sets new rates of the links, in bytes/s. The program ends when its standard input closes, that is, when
+the process that started it has ended. It imports no other file of this project, so it runs from any folder. Packets are
+forwarded in batches, because every wake-up costs time.
 """
 
 import os

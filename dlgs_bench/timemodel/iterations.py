@@ -6,6 +6,8 @@ A model predicts iterations, from calibrations (``predict``) or from a job's pro
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 from typing import Protocol, cast
 
 import numpy as np
@@ -28,7 +30,7 @@ REACHED = 0.9  # utilisation from which on communication counts as hidden
 UTILISATIONS = (0.5, 0.75, 0.9)
 SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
 RATES_MBIT = np.geomspace(1, 1e6, 25).tolist()  # at which a break-even is searched for
-BISECTIONS = 5  # after which the two rates around a break-even differ by 2 %
+NEAR = 1.02  # factor between the two rates around a break-even, between which the gain is taken as a line
 
 
 class Model(Protocol):
@@ -82,24 +84,17 @@ def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1
     ``there``: workers and latency; its rate is not used.
     """
 
+    @cache
     def gain(rate_mbit: float) -> float:
         network = replace(there, rate_mbit=rate_mbit)
         return math.log(dense.iteration_s(network) / own.iteration_s(network) / speedup)
 
-    above, faster_rate = math.nan, RATES_MBIT[-1]
-    for rate in RATES_MBIT[::-1]:  # from the fastest links down: planning takes seconds for a deep model
-        here = gain(rate)
-        if here > 0:
-            if math.isnan(above):
-                return math.inf
-            for _ in range(BISECTIONS):
-                middle = math.sqrt(rate * faster_rate)
-                gained = gain(middle)
-                rate, here, faster_rate, above = (
-                    (middle, gained, faster_rate, above) if gained > 0 else (rate, here, middle, gained)
-                )
-            return rate * (faster_rate / rate) ** (here / (here - above))  # a line over the logarithm of the rate
-        above, faster_rate = here, rate
+    if gain(RATES_MBIT[-1]) > 0:
+        return math.inf
+    for faster, rate in pairwise(RATES_MBIT[::-1]):  # from the fastest links down: planning a deep model takes seconds
+        if gain(rate) > 0:
+            low, high = _bisected(rate, faster, lambda middle: gain(middle) <= 0, NEAR)
+            return low * (high / low) ** (gain(low) / (gain(low) - gain(high)))  # a line over the rate's logarithm
     return 0.0
 
 
@@ -119,10 +114,15 @@ def lowest_mbit(there: Network, enough: Callable[[Network], bool]) -> float:
         return 0.0
     if not enough(replace(there, rate_mbit=high)):
         return math.inf
-    while high / low > 1.001:
+    return _bisected(low, high, lambda rate: enough(replace(there, rate_mbit=rate)), 1.001)[1]
+
+
+def _bisected(low: float, high: float, above: Callable[[float], bool], near: float) -> tuple[float, float]:
+    """Two rates at most the factor ``near`` apart: not ``above``, and ``above``. ``low`` and ``high`` are like them."""
+    while high / low > near:
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if enough(replace(there, rate_mbit=middle)) else (middle, high)
-    return high
+        low, high = (low, middle) if above(middle) else (middle, high)
+    return low, high
 
 
 def local_steps(alone_s: float, exchange_s: float, least: float) -> int:

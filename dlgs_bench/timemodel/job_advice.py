@@ -90,6 +90,11 @@ class Job:
         return [math.prod(shape) for shape in self.shapes]
 
     @property
+    def latency_ms(self) -> int:
+        """The latency of the recorded network."""
+        return _recorded_latency_ms(self.operations)
+
+    @property
     def words(self) -> float:
         """Float32 words per entry of a gradient."""
         return sum(self.lengths) / FLOAT32_BYTES / sum(self.sizes)
@@ -215,7 +220,7 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
 
     ``there``: its latency is added to the latency that the recorded network has.
     """
-    curves, recorded_ms = {}, _recorded_latency_ms(job.operations)
+    curves, recorded_ms = {}, job.latency_ms
     with_latency = replace(there, latency_ms=there.latency_ms + recorded_ms)
     for name, (_, _, traffic) in OPERATION_FIELDS.items():
         here, other = replace(job.here, latency_ms=recorded_ms), with_latency
@@ -346,7 +351,7 @@ class JobModel:
         costs = self.costs(there)
         plan = self._arrays[self._fastest(costs)]
         unlimited = replace(there, rate_mbit=math.inf)
-        prompt = replace(unlimited, latency_ms=-_recorded_latency_ms(self.job.operations))
+        prompt = replace(unlimited, latency_ms=-self.job.latency_ms)
         return saved(costs, self.costs(unlimited), self.costs(prompt), lambda other: self._timed(other, plan))
 
     def costs(self, there: Network) -> Costs:
@@ -375,8 +380,7 @@ class JobModel:
         """The part of each sum's waits for latency in which Gloo makes the next sum: it has two threads."""
         words, rounds = self._grid * self.job.words, 2 * (there.workers - 1)
         waits = np.array([rounds + _more_waits(each, there.workers) for each in words])  # round trips
-        latency_ms = there.latency_ms + _recorded_latency_ms(self.job.operations)
-        return np.minimum(2e-3 * latency_ms * waits, sent_s / 2)
+        return np.minimum(2e-3 * (there.latency_ms + self.job.latency_ms) * waits, sent_s / 2)
 
     def _exchanged_s(self, operations: dict[str, Curve], workers: int) -> np.ndarray:
         """Seconds of the operations of one exchange, for each bucket in the grid."""
@@ -619,7 +623,7 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
     """
     dense = job_models[0]
     job = dense.job
-    whole = replace(there, latency_ms=there.latency_ms + _recorded_latency_ms(job.operations))
+    whole = replace(there, latency_ms=there.latency_ms + job.latency_ms)
     reasons = _unchecked(job) + outside_checked(whole, dense.iteration_s(there)) + _more_exchanges(job)
     factor = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR
     if job.here.workers > 1 and job.recorded_s > 0:
@@ -681,12 +685,14 @@ def rank(job_models: Sequence[JobModel], there: Network, factor: float) -> list[
 def inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> list[dict]:
     """One row per model: ``needed_mbit``, and below which rate it has more than ``speedup`` (NaN for uncompressed).
 
-    ``limit``: what limits an iteration over links of infinite rate.
+    ``limit``: what limits an iteration over links of infinite rate, if no link is enough.
     """
-    return [
-        {"name": model.name, "label": model.label, "needed_mbit": needed_mbit(model, there),
-         "limit": predicted(model, replace(there, rate_mbit=math.inf))["limit"],
-         "faster_below_mbit": math.nan if model.name in DENSE_NAMES
-         else break_even_mbit(job_models[0], model, there, speedup)}
-        for model in job_models
-    ]  # fmt: skip
+    rows = []
+    for model in job_models:
+        needed, unlimited = needed_mbit(model, there), replace(there, rate_mbit=math.inf)
+        limit = predicted(model, unlimited)["limit"] if math.isinf(needed) else iterations.COMPUTING
+        dense = model.name in DENSE_NAMES
+        below = math.nan if dense else break_even_mbit(job_models[0], model, there, speedup)
+        rows.append({"name": model.name, "label": model.label, "needed_mbit": needed, "limit": limit,
+                     "faster_below_mbit": below})  # fmt: skip
+    return rows

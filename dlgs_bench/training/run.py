@@ -22,7 +22,6 @@ NEED_SETTINGS = ("accuracy", "timing", "planners", "layers", "exchanges")
 
 def main(folder: Path) -> None:
     """Make the run in the folder as one of its ranks."""
-    begun_at = commit()  # the files may change while the run goes on
     spec = RunSpec.from_json((folder / "spec.json").read_text(encoding="utf-8"))
     settings = LaunchSettings.from_json((folder / "launch_settings.json").read_text(encoding="utf-8"))
     training, cluster = spec.training, spec.cluster
@@ -33,6 +32,7 @@ def main(folder: Path) -> None:
     comm = connect(cluster.engine, device, shared=settings.per_gpu > 1)
     if comm.world_size != spec.processes:
         raise RuntimeError(f"{comm.world_size} processes joined, but the run needs {spec.processes}")
+    begun_at = commit() if comm.rank == 0 else ""  # the files may change while the run goes on
     data = datasets.load(training.data)(Path(settings.data_root), device) if spec.trains else None
     work = getattr(importlib.import_module(f"dlgs_bench.training.{MODULES[spec.kind]}"), spec.kind)
     more = {"settings": settings} if spec.kind in NEED_SETTINGS else {}
