@@ -23,6 +23,7 @@ from dlgs_bench.config import load as config
 from dlgs_bench.config import studies
 from dlgs_bench.paper import claims
 from dlgs_bench.testbed import testbed
+from dlgs_bench.timemodel.planner import TOLERANCE
 
 PARAMETERS = 334
 # The messages of the jobs that redraw all tables and figures. Both tidy tables are made at once.
@@ -135,7 +136,8 @@ def test_a_plan_reaches_its_runs_and_repeats_them_only_when_it_says_something_el
     folder = project / RUNS
     (path,) = (folder / "plans").glob("*dlgs*.json")
     plan = json.loads(path.read_text())
-    assert plan["comparison"]["exact"]["iteration_s"] == min(c["iteration_s"] for c in plan["comparison"].values())
+    times = {name: row["iteration_s"] for name, row in plan["comparison"].items()}
+    assert times["exact"] <= min(times.values()) * (1 + TOLERANCE)
     records = list(folder.glob("timing/*/run.json"))
     assert records and all(json.dumps(plan["groups"]) in json.dumps(json.loads(f.read_text())["spec"]) for f in records)
     learnt = json.loads((folder / "accuracy/tiny-dlgs-0.1-seed0/run.json").read_text())["spec"]["scheme"]
