@@ -133,12 +133,12 @@ def draw(last: pd.DataFrame, names: Names, folder: Path, note: str) -> None:
     labels = {"test_accuracy": "test accuracy (%)", "gap": "points of test accuracy"}
     for axes, (column, label) in zip(panels, labels.items(), strict=True):
         for variant in names.variants_in(last["variant"]):
-            rows = last[last["variant"] == variant]
-            rows = rows.assign(shown=100 * rows[column])
             look = style.of_variant(variant, names)
-            seaborn.lineplot(
-                rows, x="position", y="shown", errorbar=several, err_style="bars", legend=False, ax=axes, **look
-            )
+            for _, rows in last[last["variant"] == variant].groupby("precision"):  # no line joins two precisions
+                shown = rows.assign(shown=100 * rows[column])
+                seaborn.lineplot(
+                    shown, x="position", y="shown", errorbar=several, err_style="bars", legend=False, ax=axes, **look
+                )
         axes.set_xticks(list(positions.values()), [str(workers) for workers in positions])
         axes.set_xlabel("workers")
         axes.set_ylabel(label)

@@ -44,6 +44,16 @@ def line(number: int, label: str, ratio: int = 0) -> dict:
 
 
 def number(variant: str, variants: Iterable[str]) -> int:
-    """The number of a variant's look: common methods first, then the others of ``variants`` in their order."""
-    order = [*COMMON, *(name for name in variants if name not in COMMON)]
-    return order.index(variant) if variant in order else len(order)
+    """The number of a variant's look.
+
+    Common methods have fixed numbers. The others of ``variants`` get in their order the colours that are left, then the
+    looks of common methods that are not among ``variants``, then further numbers.
+    """
+    if variant in COMMON:
+        return COMMON.index(variant)
+    names = list(variants)
+    others = [name for name in names if name not in COMMON]
+    missing = [place for place, name in enumerate(COMMON) if place and name not in names]
+    numbers = [*range(len(COMMON), len(COLOURS) + 1), *missing]
+    place = others.index(variant) if variant in others else len(others)
+    return numbers[place] if place < len(numbers) else len(COLOURS) + 1 + place - len(numbers)

@@ -126,7 +126,7 @@ def test_what_uncompressed_waits_for_is_the_number_of_the_claim():
     (value,) = compared.loc[compared["statement"].str.startswith("Uncompressed communication"), "value"]
     assert value == pytest.approx(2) and f"in the median block: {value:.2f} s on VGG16." in sentence
     # the shortest computing is 0.3 of DLGS's second, uncompressed takes 4 s
-    assert sentence.endswith("An iteration that only computes would be 13.3 times as fast on VGG16.")
+    assert sentence.endswith("it would be 13.33 times as fast on VGG16. This is a bound, without an interval.")
 
 
 def test_the_papers_order_is_counted():

@@ -3,6 +3,8 @@
 import gzip
 import importlib.util
 import json
+import math
+import os
 import re
 import runpy
 import shutil
@@ -18,12 +20,13 @@ from report_runs import CLUSTER, LAYERS, MODELS, VARIANTS, Runs, describe
 
 from dlgs_bench import checksums, plugins, result_set
 from dlgs_bench.paper import claims
-from dlgs_bench.report import captions, sessions, tables
+from dlgs_bench.report import captions, sessions, style, tables
 from dlgs_bench.report.load_runs import ABOUT, read
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import summarise
 from dlgs_bench.spec import RunSpec, Scheme, Training
 from dlgs_bench.timemodel.plans import planned
+from dlgs_bench.timemodel.predict import Calibrations
 
 pytestmark = pytest.mark.unit
 
@@ -158,6 +161,8 @@ def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_acc
         own_cost = table["accuracy_cost"].tolist() if own_cost is None else own_cost
         assert seeds == 1 or table["accuracy_cost"].tolist() == own_cost != [0.0] * len(table)
         assert (table["break_even_mbit"] > 0).all() and "none" not in set(table["variant"])
+        ends = table[["break_even_low_mbit", "break_even_mbit", "break_even_high_mbit"]].to_numpy()
+        assert (ends[:, :-1] <= ends[:, 1:]).all()
         learnt = f"points after {epochs} epochs" if seeds > 1 else f"not ranked: one seed, {epochs} epochs"
         assert learnt in shown and "batch 32" in shown
         assert ("early in training" in shown) == (seeds > 1)
@@ -502,7 +507,7 @@ def test_the_map_and_the_rates_show_every_model(report):
     assert set(table["rate_mbit"]) == {100, 500} and "Links (Mb/s)" in shown
     inputs = Items(report.folder / "rates.csv", calibration=calibration)
     text = report.figure("studies/rates/figure.py", "rates-figure", inputs)
-    assert all(variant in text for variant, *_ in VARIANTS.values()) and "computing alone (bound)" in text
+    assert all(variant in text for variant, *_ in VARIANTS.values()) and style.BOUND["label"] in text
     assert text.count("time model") == 2  # in the legend and in the small print
 
 
@@ -517,7 +522,7 @@ def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
     text = report.figure("studies/servers/figure.py", "servers-figure", inputs)
     titles = (title for name, (title, *_) in VARIANTS.items() if name != "none")
     assert all(title in text for title in titles) and "and a server" in text
-    assert "computing alone (bound)" not in text  # it lies above the axis
+    assert style.BOUND["label"] not in text  # it lies above the axis
     assert text.count("time model") == 2
     assert text.count("ratio 0.01; server, weights") == len(report.runs.models)
 
@@ -588,11 +593,17 @@ def test_an_interval_without_width_is_not_printed():
     assert tables.spread(row | {"gain_low": 1.4}, "gain") == "1.50 [1.40, 1.50]"
 
 
+def script_module(name: str):
+    """A script of the workflow as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "workflow" / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def reference_in(folder: Path):
     """The script that keeps the reference set, at work in a folder."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "workflow" / "scripts" / "reference.py")
-    reference = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(reference)
+    reference = script_module("reference")
     reference.ROOT, reference.KEPT = folder, folder / "results" / "reference"
     return reference
 
@@ -609,7 +620,10 @@ def test_the_reference_set_is_what_tables_and_figures_wrote_and_what_they_read(t
 def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     reference, results = reference_in(tmp_path), tmp_path / "results"
     (tmp_path / "figures").mkdir()
-    results.mkdir()
+    for calibration in ("older", "newer"):
+        (results / "runs" / calibration / "calibration").mkdir(parents=True)
+        (results / "runs" / calibration / "calibration" / "rate.json").write_text(calibration)
+    os.utime(results / "runs" / "older" / "calibration", (0, 0))
     for name in ("answer", "table1", "table2", "baselines", "claims", "other"):
         (results / f"{name}.md").write_text(f"| rows of {name} |\n\nA caption.\n")
         (results / f"{name}.csv").write_text("statement,verdict\nA statement,holds\n" if name == "claims" else "a\n")
@@ -633,6 +647,28 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     assert places == sorted(places) and "- A finding." in page
     assert gzip.decompress((reference.KEPT / "timing.csv.gz").read_bytes()) == (results / "timing.csv").read_bytes()
     assert not (reference.KEPT / "timing.csv").exists()
+    assert (reference.KEPT / "calibration" / "rate.json").read_text() == "newer"
+
+
+def test_the_kept_predictions_are_those_of_todays_time_model_and_the_kept_calibrations():
+    """If the time model changes, the answer must be written again."""
+    answer, folder = script_module("answer"), ROOT / "results" / "reference" / "calibration"
+    calibrated = Calibrations(run.parent for run in folder.glob("*/*/run.json")).each()
+    rates = {file.stem: json.loads(file.read_text()) for file in folder.glob("rates/*.json")}
+    kept = pd.read_csv(ROOT / "results" / "reference" / "answer.csv")
+    predicted = [answer.break_even(row, calibrated, rates) for row in kept.to_dict("records")]
+    pd.testing.assert_frame_equal(kept[list(answer.BREAK_EVEN)], pd.DataFrame(predicted), rtol=1e-3)
+    assert kept["break_even_mbit"].notna().all()
+    assert (kept["break_even_low_mbit"] < kept["break_even_mbit"]).all()
+
+
+@pytest.mark.parametrize(
+    "low, high, words",
+    [(2.14e4, 8e4, "21 to 80"), (2.14e4, math.inf, "at least 21"), (0, 8e4, "at most 80"), (0, math.inf, "not known"),
+     (math.inf, math.inf, "every rate"), (0, 0, "no rate"), (math.nan, math.nan, "")],
+)  # fmt: skip
+def test_a_range_of_rates_in_words(low, high, words):
+    assert script_module("answer").rates_words(low, high) == words
 
 
 def test_the_readme_shows_the_answers_without_the_columns_that_only_the_page_of_results_has():

@@ -41,8 +41,13 @@ def test_a_configurations_order_is_kept_and_strangers_come_last():
     names = Names({"b": "B", "a": "A"}, {})
     assert names.variants_in(["z", "a", "b", "c"]) == ["b", "a", "c", "z"]
     assert names.variant("z") == "z"
-    numbers = [looks.number(variant, names.variants) for variant in ("b", "a", "z")]
-    assert numbers == [len(looks.COMMON) + place for place in range(3)]
+
+
+def test_no_colour_is_used_twice_before_all_are_used():
+    names = ["none", "b", "topk", "a", "dlgs", "c", "d", "e"]
+    numbers = {name: looks.number(name, names) for name in [*names, "stranger"]}
+    assert len({looks.colour(number) for number in numbers.values()}) == len(names) == len(looks.COLOURS) + 1
+    assert len(set(numbers.values())) == len(numbers) and [numbers[name] for name in ("none", "topk")] == [0, 1]
 
 
 def test_common_methods_look_alike_in_every_configuration():

@@ -136,7 +136,7 @@ def against_16_bits(timing: pd.DataFrame, repeats: Repeats, best: pd.Series) -> 
 
 
 def to_gain(tables: dict[str, pd.DataFrame], names: Names) -> str:
-    """How long uncompressed waits for communication after backward, and the gain of an iteration that only computes.
+    """How long uncompressed waits for communication after backward, and the largest gain that computing allows.
 
     The wait is the number of the claim ``communicating``.
     """
@@ -154,11 +154,12 @@ def to_gain(tables: dict[str, pd.DataFrame], names: Names) -> str:
     dense = table[table["variant"] == "none"].set_index("model")
     faster = dense["iteration_s"] / dense["bound_s"]
     waited = listed([f"{waits[model]:.2f} s on {names.model(model)}" for model in models])
-    bounds = listed([f"{faster[model]:.1f} times as fast on {names.model(model)}" for model in models])
+    bounds = listed([f"{faster[model]:.2f} times as fast on {names.model(model)}" for model in models])
     return (
         "For each second of computing, uncompressed waits for communication after backward, in the median block: "
-        f"{waited}. Communication also slows the computing that it overlaps with. An iteration that only computes "
-        f"would be {bounds}."
+        f"{waited}. Communication also slows the computing that it overlaps with. If an iteration took only as long as "
+        f"the shortest forward and backward pass of any method, it would be {bounds}. This is a bound, without an "
+        "interval."
     )
 
 

@@ -24,7 +24,10 @@ from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 SAME = ["model", "batch", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "latency_ms"]
 NEAR = 1.15  # two speed-ups are close if they differ by a smaller factor
-CAPTION = "Speed-ups of all sets. The speed-up of each method against uncompressed, per model, in every set."
+CAPTION = (
+    "Speed-ups of all sets. The speed-up of each method against uncompressed, per model, in every set; from top to "
+    "bottom in the order of the legend."
+)
 VALUES = ["speedup", "speedup_low", "speedup_high", "iteration_s", "blocks", "rate_mbit", "disturbed"]
 
 

@@ -7,7 +7,8 @@ significantly faster, the method with the highest lower end of its interval; if 
 largest speed-up. Not significantly slower: the other methods with this property, and their speed-ups divided by the
 best method's. 16 bits: a dense sum in half the bytes, a second baseline, which is not a best method. Against 16
 bits: the speed-up over 16 bits, block by block. Gains 10 % below: the link rate (Gb/s) below which the
-method's speed-up exceeds 1.1, predicted by the time model; with proportional links, it is the rate of the nodes for
+method's speed-up exceeds 1.1, predicted by the time model; the range is that of speed-ups 1.17 times as large and as
+small, since 9 of 10 predictions were within this factor; with proportional links, rates are of the nodes for
 which these links stand. Over sessions: the smallest and the largest speed-up of the method in this session and in kept
 sessions of other days and machines, and the number of sessions; a bracket covers one session only. Training accuracy:
 the method's minus uncompressed's, at the end of the longest training of both, over n seeds; less than one epoch does
@@ -30,10 +31,12 @@ from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedup
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import Estimate
 from dlgs_bench.timemodel import iterations
+from dlgs_bench.timemodel.checked_range import TIED
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.predict import Calibrations, Projection
 
 GAIN = 1.1  # a speed-up worth having
+BREAK_EVEN = {"break_even_mbit": GAIN, "break_even_low_mbit": GAIN * TIED, "break_even_high_mbit": GAIN / TIED}
 ACCURACY = ("accuracy_cost", "accuracy_ratio", "accuracy_epochs", "accuracy_seeds", "accuracy_kept")
 YES, NO, UNDECIDED = "yes", "no", "no significant difference"
 DISTURBED = "not judged: every run was disturbed"
@@ -83,19 +86,20 @@ def verdict(best: pd.Series, gains: bool) -> str:
     return NO if best["speedup_high"] < 1 else UNDECIDED
 
 
-def break_even(row: dict, calibrated: list[Projection], rates: dict[str, dict]) -> float:
-    """Mb/s, with proportional links of the other nodes' links; NaN if the method was not calibrated.
+def break_even(row: dict, calibrated: list[Projection], rates: dict[str, dict]) -> dict[str, float]:
+    """Mb/s, and the ends of its range; with proportional links of the other nodes' links; NaN if not calibrated.
 
     ``rates``: the content of rate files, by the name of the calibration of layers.
     """
     projections = {one.spec.variant: one for one in calibrated if fits(one.spec, row)}
     if not {"none", row["variant"]} <= set(projections):
-        return math.nan
+        return dict.fromkeys(BREAK_EVEN, math.nan)
     latency_ms = 0.0 if pd.isna(row["latency_ms"]) else row["latency_ms"]  # of the host's own network: not known
     there = Network(row["workers"], row["rate_mbit"], latency_ms)
-    break_even = iterations.break_even_mbit(projections["none"], projections[row["variant"]], there, GAIN)
     rate = rates.get(grid.layers_name(projections["none"].spec))
-    return break_even if rate is None else break_even * rate["nodes"]["link_mbit"] / rate["proportional_mbit"]
+    scale = 1.0 if rate is None else rate["nodes"]["link_mbit"] / rate["proportional_mbit"]
+    models = projections["none"], projections[row["variant"]]
+    return {key: scale * iterations.break_even_mbit(*models, there, gain) for key, gain in BREAK_EVEN.items()}
 
 
 def fits(spec: RunSpec, row: dict) -> bool:
@@ -139,7 +143,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Speed-up": tables.spread(row, "speedup"),
             "Over sessions": sessions.cell(row),
             "Against 16 bits": "" if pd.isna(row["against_16"]) else tables.spread(row, "against_16"),
-            "Predicted: gains 10 % below (Gb/s)": rate_words(row["break_even_mbit"]),
+            "Predicted: gains 10 % below (Gb/s)": rates_words(row["break_even_low_mbit"], row["break_even_high_mbit"]),
             "Training accuracy": accuracy_words(row),
             "n": row["blocks"],
         }
@@ -147,12 +151,15 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
     )
 
 
-def rate_words(mbit: float) -> str:
-    if pd.isna(mbit):
+def rates_words(low_mbit: float, high_mbit: float) -> str:
+    if pd.isna(low_mbit):
         return ""
-    if math.isinf(mbit) or not mbit:
-        return "every rate" if mbit else "no rate"
-    return f"{float(f'{mbit / 1e3:.2g}'):g}"  # the model's error allows no more digits
+    if math.isinf(low_mbit) or not high_mbit:
+        return "every rate" if low_mbit else "no rate"
+    low, high = (f"{float(f'{mbit / 1e3:.2g}'):g}" for mbit in (low_mbit, high_mbit))
+    if math.isinf(high_mbit):
+        return f"at least {low}" if low_mbit else "not known"
+    return f"{low} to {high}" if low_mbit else f"at most {high}"
 
 
 def accuracy_words(row: dict) -> str:
@@ -176,7 +183,7 @@ def main(snakemake: Script) -> None:
     rates = {Path(path).stem: json.loads(Path(path).read_text(encoding="utf-8")) for path in inputs.rates}
     points = [pd.read_csv(path) for path in (inputs.accuracy, *inputs.kept)]
     rows = table.to_dict("records")
-    table["break_even_mbit"] = [break_even(row, calibrated, rates) for row in rows]
+    table = table.join(pd.DataFrame([break_even(row, calibrated, rates) for row in rows]))
     table = table.join(pd.DataFrame([accuracy_cost(row, points) for row in rows]))
     caption = f"{captions.of_script(snakemake)} {captions.setting(table)}. In brackets: {captions.repeat(table)}. "
     tables.save_table(table, shown(table, names), f"{caption}{captions.counted(table)}.", snakemake.output)

@@ -89,7 +89,7 @@ def main(snakemake: Script) -> None:
     note = (
         f"{captions.setting(table)}; {captions.counted(table)}, means over the workers; whiskers below the bars: "
         f"{captions.repeat(table)}; dotted: uncompressed in the same run; "
-        f"{style.TIMES}: the speed-up against it; dashed: computing alone"
+        f"{style.TIMES}: the speed-up against it; dashed: the shortest forward and backward pass"
     )
     style.save(figure, note, snakemake)
 

@@ -30,17 +30,19 @@ NOTES = (
     "of its interval; if no method is, the method with the largest speed-up. Not significantly slower: the others, "
     "with their speed-ups divided by the best method's. 16 bits is not among them. Speed-ups are with 2 workers and "
     "plain torch selection, against the fastest uncompressed of the same run; the next column is against 16 bits, "
-    "block by block. Brackets hold 95 % of repeats in the same session. Gains 10 % below: the time model predicts a "
-    "speed-up of at least 1.1 if the links of the paper's nodes are slower than about this rate. The paper's links "
-    "have 50 Gb/s. Training accuracy: the difference to uncompressed, from "
-    "[long runs](results/reference-long-training/README.md) of 2026-11-22 to 28. [Terms](docs/measuring.md), and "
-    "[all tables, figures and claims](results/reference/README.md)."
+    "block by block. Brackets: the range that we expect for 95 % of repeats in the same session. Gains 10 % below: the "
+    "time model predicts a speed-up of at least 1.1 if the links of the paper's nodes are slower than this rate; 9 of "
+    "10 predictions should lie in the range. The paper's links have 50 Gb/s. Training accuracy: the difference to "
+    "uncompressed, from [long runs](results/reference-long-training/README.md) of 2026-11-22 to 28. "
+    "[Terms](docs/measuring.md), and [all tables, figures and claims](results/reference/README.md)."
 )
 ABOUT = (
-    "Intervals of Table 2, claims and findings can be recomputed from `timing.csv` and `accuracy.csv`. To repeat "
-    "the measurement, run `snakemake --configfile config/quick.yaml config/reference.yaml` (71 minutes on 2 "
-    "cores). Then run `make reference`, which copies `results/` and `figures/` to this folder and updates the table "
-    "in the README."
+    "Intervals of Table 2 and of most claims and findings can be recomputed from `timing.csv` and `accuracy.csv`. "
+    "Claims about merging need `planners_timing.csv` of the [studies](../reference-studies/README.md), claims about "
+    "long trainings and numbers over sessions need the tables of other kept sets. Predicted rates can be computed "
+    "again from `calibration/`. To repeat the measurement, run `snakemake --configfile config/quick.yaml "
+    "config/reference.yaml` (71 minutes on 2 cores). Then run `make reference`, which copies `results/` and `figures/` "
+    "to this folder and updates the table in the README."
 )
 MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 
@@ -53,7 +55,7 @@ def made() -> list[Path]:
 
 
 def keep() -> None:
-    """Copy the results to the reference set, with their checksums. Large tables are compressed."""
+    """Copy the results and the calibrations to the reference set, with checksums. Large tables are compressed."""
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
     for path in [*made(), ROOT / "results" / "provenance.json", *sorted((ROOT / "results" / "bench").glob("*.md"))]:
@@ -61,6 +63,9 @@ def keep() -> None:
             (KEPT / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
         else:
             shutil.copy(path, KEPT)
+    calibrated = sorted((ROOT / "results" / "runs").glob("*/calibration"), key=lambda path: path.stat().st_mtime)
+    if calibrated:  # the answer's predicted rates follow from them
+        shutil.copytree(calibrated[-1], KEPT / "calibration")
     result_set.write_record(KEPT, {})
 
 

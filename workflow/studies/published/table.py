@@ -3,9 +3,10 @@
 A gap is the difference to the uncompressed run of the same source, model and optimizer (SGD with momentum, or plain
 SGD). Accuracies of two sources are never compared. After ±: twice the standard error of a difference, from the number
 of test images and, if there are several seeds, from how much they differ. Differences that are smaller count as 0.
-Direction: whether the measured gap has the sign of the published gap. Order: how often both agree which of two rows of
-a source, model and optimizer is better. GRACE published the accuracy of the best epoch. Measured accuracies are of the
-last step. The columns note and not_measured of the CSV file contain what differs from the source."""
+Sent: by one worker in the whole training. Direction: whether the measured gap has the sign of the published gap. Order:
+how often both agree which of two rows of a source, model and optimizer is better. GRACE published the accuracy of the
+best epoch. Measured accuracies are of the last step. The columns note and not_measured of the CSV file contain what
+differs from the source."""
 
 from collections import Counter
 
@@ -84,6 +85,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "Published gap": gap(row, "published"),
             "Measured (%)": percent(row),
             "Measured gap": gap(row, "measured"),
+            "Sent (MB)": "" if pd.isna(row["measured_sent_bytes"]) else f"{row['measured_sent_bytes'] / 1e6:,.0f}",
             "Direction": direction(row),
             "Order": ", ".join(f"{row[name]:.0f} {name}" for name in VERDICTS if row[name] > 0),
         }
@@ -145,6 +147,7 @@ def main(snakemake: Script) -> None:
             measured_sd=("test_accuracy", "std"),
             measured_seeds=("test_accuracy", "count"),
             measured_epochs=("train_epochs", "first"),
+            measured_sent_bytes=("sent_bytes", "mean"),
         )
         .reset_index()
     )

@@ -4,8 +4,8 @@ One panel per model and kind of selection. Points: timing runs over the testbed.
 repeat. Lines: the time model (equations 2 to 7 of the paper) with costs calibrated at one rate (dotted vertical line).
 The bytes on the link take their time at each rate; the processor's part of a communication does not change. Without a
 calibration there are only points. Uncompressed is one run at each rate: with plain torch selection it takes turns with
-the methods, with compiled selection it is the same run again. Dashed: the bound, which is the shortest computation of
-the model."""
+the methods, with compiled selection it is the same run again. Dashed: the bound, which is the shortest forward and
+backward pass of the model."""
 
 from dataclasses import replace
 from itertools import product

@@ -3,8 +3,8 @@
 Points: measured. Whiskers: the 95 % interval of a repeat. Lines: the time model (equations 2 to 7 of the paper) with
 costs calibrated at the fastest rate; without a calibration there are only points. If workers pull dense weights and
 links are slow, uncompressed takes the time of a dense push and a dense pull, and every method takes at least the time
-of the dense pull: no speed-up can exceed 2 (dashed, with its value). The other dashed line is the bound of a method, an
-iteration that only computes. Dotted: the paper's largest speed-up, 1.99."""
+of the dense pull: no speed-up can exceed 2 (dashed, with its value). The other dashed line is the bound of a method: an
+iteration as long as the shortest forward and backward pass. Dotted: the paper's largest speed-up, 1.99."""
 
 from dataclasses import replace
 from itertools import product
@@ -36,7 +36,7 @@ def draw(
 
 
 def finish(axes: Axes, ticks: list[float], topology: Topology, bound: pd.Series) -> None:
-    """``bound``: by rate, the speed-up of an iteration that is computing alone."""
+    """``bound``: by rate, the speed-up of an iteration as long as the shortest forward and backward pass."""
     if topology.owner == "server":
         for value, dash, words, points in (
             (CEILING, "--", "2: the ceiling", 4),
