@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -438,3 +438,11 @@ def watched(coroutine, note: Callable):
             return end.value
         note(peer_exchange)
         answer = yield peer_exchange
+
+
+def script_module(name: str):
+    """A script of the workflow as a module."""
+    spec = spec_from_file_location(name, ROOT / "workflow" / "scripts" / f"{name}.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,7 +1,6 @@
 """The report: every table and figure is made for any models and variants."""
 
 import gzip
-import importlib.util
 import json
 import math
 import os
@@ -17,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from report_runs import CLUSTER, LAYERS, MODELS, VARIANTS, Runs, describe
+from support import script_module
 
 from dlgs_bench import checksums, plugins, result_set
 from dlgs_bench.paper import claims
@@ -26,7 +26,6 @@ from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import summarise
 from dlgs_bench.spec import RunSpec, Scheme, Training
 from dlgs_bench.timemodel.plans import planned
-from dlgs_bench.timemodel.predict import Calibrations
 
 pytestmark = pytest.mark.unit
 
@@ -593,14 +592,6 @@ def test_an_interval_without_width_is_not_printed():
     assert tables.spread(row | {"gain_low": 1.4}, "gain") == "1.50 [1.40, 1.50]"
 
 
-def script_module(name: str):
-    """A script of the workflow as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "workflow" / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def reference_in(folder: Path):
     """The script that keeps the reference set, at work in a folder."""
     reference = script_module("reference")
@@ -648,18 +639,6 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     assert gzip.decompress((reference.KEPT / "timing.csv.gz").read_bytes()) == (results / "timing.csv").read_bytes()
     assert not (reference.KEPT / "timing.csv").exists()
     assert (reference.KEPT / "calibration" / "rate.json").read_text() == "newer"
-
-
-def test_the_kept_predictions_are_those_of_todays_time_model_and_the_kept_calibrations():
-    """If the time model changes, the answer must be written again."""
-    answer, folder = script_module("answer"), ROOT / "results" / "reference" / "calibration"
-    calibrated = Calibrations(run.parent for run in folder.glob("*/*/run.json")).each()
-    rates = {file.stem: json.loads(file.read_text()) for file in folder.glob("rates/*.json")}
-    kept = pd.read_csv(ROOT / "results" / "reference" / "answer.csv")
-    predicted = [answer.break_even(row, calibrated, rates) for row in kept.to_dict("records")]
-    pd.testing.assert_frame_equal(kept[list(answer.BREAK_EVEN)], pd.DataFrame(predicted), rtol=1e-3)
-    assert kept["break_even_mbit"].notna().all()
-    assert (kept["break_even_low_mbit"] < kept["break_even_mbit"]).all()
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,11 @@ NOTES = (
     "with their speed-ups divided by the best method's. 16 bits is not among them. Speed-ups are with 2 workers and "
     "plain torch selection, against the fastest uncompressed of the same run; the next column is against 16 bits, "
     "block by block. Brackets: the range that we expect for 95 % of repeats in the same session. Gains 10 % below: the "
-    "time model predicts a speed-up of at least 1.1 if the links of the paper's nodes are slower than this rate; 9 of "
-    "10 predictions should lie in the range. The paper's links have 50 Gb/s. Training accuracy: the difference to "
-    "uncompressed, from [long runs](results/reference-long-training/README.md) of 2026-11-22 to 28. "
-    "[Terms](docs/measuring.md), and [all tables, figures and claims](results/reference/README.md)."
+    "time model predicts a speed-up of at least 1.1 if the links of the paper's nodes are slower than this rate. The "
+    "range allows for predictions that are off by a factor of 1.17; 9 of 10 were less off. The paper's links have 50 "
+    "Gb/s. Training accuracy: the difference to uncompressed, from [long "
+    "runs](results/reference-long-training/README.md) of 2026-11-22 to 28. [Terms](docs/measuring.md), and [all "
+    "tables, figures and claims](results/reference/README.md)."
 )
 ABOUT = (
     "Intervals of Table 2 and of most claims and findings can be recomputed from `timing.csv` and `accuracy.csv`. "
