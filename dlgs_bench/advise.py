@@ -36,6 +36,7 @@ CAPTION = (
     "Advice for a job. Predicted iterations of each method in parts, utilisation over the rate of the links, and "
     "utilisation over the number of local steps."
 )
+UNSTEADY = 2.0  # 90th percentile of the recorded iterations divided by the 10th
 MARK_EVERY = 8  # points between two markers of a line
 
 
@@ -158,6 +159,8 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network, speed
         parts.append(left_out)
     if (steps := profile["job"]["steps"]) < FEW_STEPS:
         parts.append(f"Warning: steps: {steps} recorded, so the medians are uncertain; record at least {FEW_STEPS}.")
+    if unsteady := _unsteady(profile["times"]["iteration"]):
+        parts.append(unsteady)
     if shared := _shared_cores(profile["job"]):
         parts.append(shared)
     if inside := _inside_links(profile["job"], dense.job, there):
@@ -168,6 +171,17 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network, speed
             f"are widened to a factor of {factor:.2f}, which is an assumption."
         )
     return "\n\n".join(filter(None, parts))
+
+
+def _unsteady(iteration: dict) -> str:
+    """A warning if the recorded iterations differ much; "" if they do not."""
+    low, high = (iteration[f"{end}_s"] for end in ("low", "high"))
+    if high < UNSTEADY * low:
+        return ""
+    return (
+        f"Warning: the recorded iterations took {ms(low)} to {ms(high)} ms (10th to 90th percentile), so the medians "
+        "are uncertain; record again with more steps, and nothing else running."
+    )
 
 
 def _left_out(profile: dict, job_models: Sequence[JobModel]) -> str:
@@ -261,9 +275,9 @@ def _sentence(rows: Sequence[dict], job_models: Sequence[JobModel], there: Netwo
         "cannot be told": "Whether compressing pays cannot be told, because the interval contains 1",
     }[verdict(best["gain_low"], best["gain_high"])]
     lines = [
-        f"{begin}: the fastest method ({best['label']}) is predicted to be {_gain(best)} times as fast as "
-        f"uncompressed at its best buckets ({ms(best['iteration_s'])} instead of {ms(dense['iteration_s'])} ms per "
-        "iteration)."
+        f"{begin}: the fastest method that compresses ({best['label']}) is predicted to be {_gain(best)} times as "
+        f"fast as uncompressed at its best buckets ({ms(best['iteration_s'])} instead of {ms(dense['iteration_s'])} ms "
+        "per iteration)."
     ]
     if runs := trained.runs(best["name"], best["options"]):
         reached = "; ".join(f"{run.model}, {run.measure} {run.text}" for run in runs)

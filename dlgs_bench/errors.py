@@ -32,8 +32,9 @@ class OneLineParser(argparse.ArgumentParser):
 
 def meant(word: str, known: Iterable[str]) -> str:
     """A question with the known word that is most similar to ``word``; "" if none is similar."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    by_letters = {name.casefold(): name for name in known}
+    close = difflib.get_close_matches(word.casefold(), by_letters, n=1)
+    return f" (did you mean {by_letters[close[0]]!r}?)" if close else ""
 
 
 def short_repr(value: Any, most: int = MOST_SHOWN) -> str:
@@ -75,6 +76,8 @@ def wrong_options(where: str, known: Mapping[str, dict], options: Mapping[str, A
     ``where``: the start of the message. ``known``: the method's fields, as in ``dlgs_bench.plugins.fields``.
     """
     for key, value in options.items():
+        if not known:
+            return f"{where}: it has no parameters, but {key} is given"
         if key not in known:
             return f"{where}: unknown key {key!r}{meant(key, known)}; {listed(known)}"
         right = _right(known[key], value)
@@ -95,9 +98,10 @@ def _right(field: dict, value: Any) -> str | None:
     wanted = TYPES.get(field.get("type"))
     if wanted and (not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool)):
         return _expected(field)
-    if "bound" in field and not BOUNDS[field["bound"][0]](value, field["bound"][1]):
-        return f"a value {field['bound'][0]} {field['bound'][1]:g}"
-    return None
+    bounds = field.get("bounds", [])
+    if all(BOUNDS[sign](value, limit) for sign, limit in bounds):
+        return None
+    return f"a value {' and '.join(f'{sign} {limit:g}' for sign, limit in bounds)}"
 
 
 def _expected(field: dict) -> str:

@@ -156,5 +156,5 @@ def _write(kind: str, name: str) -> None:
 
 
 def fields(method: str) -> dict[str, dict]:
-    """The parameters of a method: name -> {"type", "choices", "bound", "default"}, each key only if it is known."""
+    """The parameters of a method: name -> {"type", "choices", "bounds", "default"}, each key only if it is known."""
     return describe("methods", method)["fields"]

@@ -67,5 +67,5 @@ class BlockTopK(Ratio):
 
     def indices(self, numbers: Tensor, size: int) -> Tensor:
         """The indices of the entries in these blocks, block by block, in a bucket of ``size`` entries."""
-        indices = (numbers[:, None] * self.block + torch.arange(self.block, device=numbers.device)).view(-1)
+        indices = (numbers[:, None] * self.block + torch.arange(min(self.block, size), device=numbers.device)).view(-1)
         return indices[indices < size]

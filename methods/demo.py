@@ -39,16 +39,12 @@ class DeMo(Method):
     exact_when = {"top": 64 * 64, "sign": False}  # noqa: RUF012 - a constant, read by tests
     summed_state = ("momenta",)
 
-    decay: Annotated[float, ">= 0"] = 0.999
+    decay: Annotated[float, ">= 0", "<= 1"] = 0.999
     top: Annotated[int, ">= 1"] = 32
-    chunk: Annotated[int, ">= 1"] = 64
+    chunk: Annotated[int, ">= 1", f"<= {MOST_CHUNK}"] = 64
     sign: bool = True
     pick: Literal["dct", "random", "stride"] = "dct"
     momenta: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.chunk > MOST_CHUNK:
-            raise ValueError(f"chunk: {self.chunk!r} is not valid; give an integer from 1 to {MOST_CHUNK}")
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         delta = (

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Momentum, Ratio, Requests, Selects, StepContext, Sum, Threshold, TopK
 from dlgs_bench.exchange.magnitudes import count_at_least
+from dlgs_bench.exchange.quantisation import norms
 
 STRIDE = 101  # the sample is every 101st entry
 FEWEST = 10  # a threshold is estimated from at least this number of sampled entries; with fewer, Top-K is used
@@ -43,7 +44,8 @@ class DGC(Momentum, Selects, Ratio):
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         bound = self.clip / context.workers**0.5
         if math.isfinite(bound):
-            bucket.gradient.mul_((bound / bucket.gradient.norm().clamp(min=1e-30)).clamp(max=1))
+            length = norms(bucket.gradient, bucket.size, 2)
+            bucket.gradient.mul_((bound / length).clamp(max=1))  # of zeros it is infinite
         velocity, unsent = self.velocity(bucket), self.residual(bucket)
         unsent += velocity
         values, indices = self.selector.take(unsent, self._rule(unsent, self._k(bucket, context)))

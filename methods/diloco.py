@@ -26,7 +26,7 @@ class DiLoCo(LocalSteps):
     equal_state = ("velocities",)
 
     outer_lr: Annotated[float, "> 0"] = 0.7
-    outer_momentum: Annotated[float, ">= 0"] = 0.9
+    outer_momentum: Annotated[float, ">= 0", "< 1"] = 0.9
     velocities: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:

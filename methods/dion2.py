@@ -37,14 +37,10 @@ class Dion2(Method):
     conserves_when = {"decay": 0.0, "orthonormal": False}  # noqa: RUF012 - a constant, read by tests
     summed_state = ("momenta",)
 
-    fraction: Annotated[float, "> 0"] = 0.25
-    decay: Annotated[float, ">= 0"] = 0.95
+    fraction: Annotated[float, "> 0", "<= 1"] = 0.25
+    decay: Annotated[float, ">= 0", "<= 1"] = 0.95
     orthonormal: bool = True
     momenta: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.fraction > 1:
-            raise ValueError(f"fraction: {self.fraction!r} is not valid; give a number in (0, 1]")
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         rows = len(_matrix(bucket.gradient, bucket))
@@ -83,5 +79,6 @@ def _matrix(flat: Tensor, bucket: Bucket) -> Tensor:
 def _orthonormalised(rows: Tensor) -> Tensor:
     """The matrix with about orthonormal rows that is nearest to ``rows``, by torch's Newton-Schulz iteration."""
     coefficients = (_muon.DEFAULT_A, _muon.DEFAULT_B, _muon.DEFAULT_C)
-    ortho = _muon._zeropower_via_newtonschulz(rows, coefficients, _muon.DEFAULT_NS_STEPS, _muon.EPS)
+    scaled = rows / rows.abs().max().clamp(min=torch.finfo(rows.dtype).tiny)  # it squares entries
+    ortho = _muon._zeropower_via_newtonschulz(scaled, coefficients, _muon.DEFAULT_NS_STEPS, _muon.EPS)
     return ortho.to(rows.dtype)

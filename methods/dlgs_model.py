@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Sparsifier, StepContext, Threshold
+from dlgs_bench.exchange.async_device import is_async
 
 SHIFT = 16  # bits of a magnitude that are ignored: 8 bits of exponent and 7 bits of mantissa remain
 
@@ -26,7 +27,7 @@ class ModelDLGS(Sparsifier):
     state = ("threshold", "magnitudes")
 
     refresh_every: Annotated[int, ">= 1"] = 32  # s
-    threshold: float = field(default=0.0, init=False, repr=False)  # 0: not known yet
+    threshold: float = field(default=0.0, init=False, repr=False)  # 0: not known, or fewer than k entries are not 0
     # By bucket: how many entries have each magnitude. The next step reads the counts.
     magnitudes: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
@@ -40,7 +41,9 @@ class ModelDLGS(Sparsifier):
     def rule(self, bucket: Bucket, context: StepContext) -> Threshold | None:
         if bucket.index in self.magnitudes:  # counts of an earlier step
             self._refresh(bucket)
-        return Threshold(self.threshold) if self.threshold and self.phase(context.step) == "reuse" else None
+        # Where the host does not wait for the device, all workers must decide alike, so by the step alone.
+        reuse = self.phase(context.step) == "reuse" and (self.threshold or is_async(bucket.gradient))
+        return Threshold(self.threshold) if reuse else None
 
     def select(self, corrected: Tensor, bucket: Bucket, context: StepContext) -> Threshold:
         rounded = corrected.view(torch.int32).bitwise_and(2**31 - 1) >> SHIFT

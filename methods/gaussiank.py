@@ -16,8 +16,8 @@ class GaussianK(Estimator):
     Sparsification in Distributed Deep Learning, arXiv 1911.08772, 2019).
 
     h is tested at most three times. After the first two tests it is halved if fewer than 2k/3 entries reach it, and
-    multiplied by 1.5 if more than 4k/3 entries reach it. If more than 4k/3 entries reach the last h, the k largest
-    entries are sent. The mean of the entries is taken as 0; the authors compute it.
+    multiplied by 1.5 if more than 4k/3 entries reach it. If the last h is outside of these bounds, too, the k largest
+    entries are sent; the authors send what reaches it. The mean of the entries is taken as 0; the authors compute it.
     """
 
     title = "Gaussian-K"
@@ -28,9 +28,9 @@ class GaussianK(Estimator):
         if bucket.size < self.fewest:
             return TopK(k)
         h = NormalDist().inv_cdf(1 - k / bucket.size / 2) * norms(corrected, bucket.size, 2).item() / bucket.size**0.5
-        for tests in (1, 2, 3):
+        for _ in range(3):
             many, _ = count_at_least(corrected, h)
-            if 2 * k / 3 <= many <= 4 * k / 3 or tests == 3:
-                break
+            if 2 * k / 3 <= many <= 4 * k / 3:
+                return Threshold(h)
             h *= 0.5 if many < k else 1.5
-        return Threshold(h) if many <= 4 * k / 3 else TopK(k)
+        return TopK(k)

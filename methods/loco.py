@@ -29,7 +29,7 @@ class LoCo(Quantised):
     summed_state = ("errors",)
 
     bits: Literal[4, 8] = 4
-    average: Annotated[float, ">= 0"] = 0.8
+    average: Annotated[float, ">= 0", "<= 1"] = 0.8
     reset_every: Annotated[int, ">= 1"] = 1024
     errors: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     sum_errors: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)

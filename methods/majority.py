@@ -33,15 +33,13 @@ class Majority(Method):
     keeps_signs = True
     summed_state = ("velocities",)
 
-    momentum: Annotated[float, ">= 0"] = 0.0
+    momentum: Annotated[float, ">= 0", "< 1"] = 0.0
     seed: Annotated[int, ">= 0"] = 0
-    lion_beta: Annotated[float, ">= 0"] = 0.0
+    lion_beta: Annotated[float, ">= 0", "< 1"] = 0.0
     velocities: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.lion_beta < 1:
-            raise ValueError(f"lion_beta: {self.lion_beta!r} is not valid; give a number in [0, 1)")
-        if self.lion_beta and not 0 < self.momentum < 1:
+        if self.lion_beta and not self.momentum:
             raise ValueError(f"momentum: {self.momentum!r} is not valid with lion_beta; give a number in (0, 1)")
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 from dlgs_bench.exchange import Bucket, Gather, Ratio, Requests, Selects, StepContext, Sum
 from dlgs_bench.exchange.magnitudes import indices_at_least
 
+SMALLEST = 2.0**-149  # the smallest magnitude above 0
 MOST = 4.0  # a count above this multiple of k raises the threshold only as much as this multiple
 
 
@@ -17,23 +18,18 @@ class MiCRO(Selects, Ratio):
     """Exclusive parts and a controlled threshold (Yoon, Oh, MiCRO, HiPC 2023, arXiv 2310.00967).
 
     The parts are equal, and rotate by one worker in each step. The indices of all workers are disjoint, so one gather
-    of indices and a dense sum of about k values are enough. A worker's threshold starts at the k-th magnitude of its
-    part. After each step it is multiplied by 1 + ``gain`` (count / k - 1), where k is the k of the part. This control
-    rule is not from the paper.
+    of indices and a dense sum of about k values are enough. All workers have the same threshold. It starts at the
+    largest of the k-th magnitudes of the parts, where k is the k of a part. After each step it is multiplied by
+    1 + ``gain`` (count / k - 1), with the count and the k of the whole bucket. This control rule is not from the paper.
     """
 
     title = "MiCRO"
     scope = "size"
     conserves_mass = "bits"
-    state = ("thresholds",)
+    equal_state = ("thresholds",)
 
-    gain: Annotated[float, "> 0"] = 0.1
+    gain: Annotated[float, "> 0", "< 1"] = 0.1  # with 1, a threshold that nothing reaches would become 0
     thresholds: dict[int, float] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.gain >= 1:  # a threshold that nothing reaches would become 0 or negative
-            raise ValueError(f"gain: {self.gain!r} is not valid; give a number above 0 and below 1")
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
@@ -42,19 +38,24 @@ class MiCRO(Selects, Ratio):
         corrected = self.accumulate(bucket)
         part = (context.rank + context.step) % context.workers
         start, stop = (bucket.size * i // context.workers for i in (part, part + 1))
-        mine = self._select(corrected[start:stop], bucket) + start
-        chosen = torch.cat((yield Gather(mine.to(torch.int32), entries=0))).long()
+        own, h = corrected[start:stop], self.thresholds.get(bucket.index, 0.0)
+        if h:
+            received = yield Gather(self._chosen(own, h) + start, entries=0)
+        else:  # a worker's message begins with its k-th magnitude
+            first = self.selector.kth_magnitude(own, self.k(bucket, len(own))) if len(own) else 0.0
+            message = torch.cat([own.new_tensor([first]).view(torch.int32), self._chosen(own, first) + start])
+            received = [message.tensor_split([1]) for message in (yield Gather(message, entries=0))]
+            h = max(first.view(torch.float32).item() for first, _ in received)
+            received = [indices for _, indices in received]
+        chosen = torch.cat(received).long()
+        self.thresholds[bucket.index] = h * (1 + self.gain * (min(len(chosen) / self.k(bucket), MOST) - 1))
         values = corrected[chosen]
         corrected.index_fill_(0, chosen, 0)
         total = yield Sum(values)
         return bucket.gradient.zero_().index_copy_(0, chosen, total)
 
-    def _select(self, part: Tensor, bucket: Bucket) -> Tensor:
-        """The indices of the entries of ``part`` to send; their number adjusts the threshold."""
+    def _chosen(self, part: Tensor, h: float) -> Tensor:
+        """The indices, int32, of the entries of ``part`` whose magnitude is at least h, and not 0."""
         if not len(part):
-            return torch.empty(0, dtype=torch.int64, device=part.device)
-        k = self.k(bucket, len(part))
-        h = self.thresholds.get(bucket.index) or self.selector.kth_magnitude(part, k)
-        chosen = indices_at_least(part, part.new_tensor([h]), (len(part),))
-        self.thresholds[bucket.index] = h * (1 + self.gain * (min(len(chosen) / k, MOST) - 1))
-        return chosen
+            return torch.empty(0, dtype=torch.int32, device=part.device)
+        return indices_at_least(part, part.new_tensor([h or SMALLEST]), (len(part),)).to(torch.int32)

@@ -39,8 +39,8 @@ class OneBitAdam(Method):
     equal_state = ("means", "squares")
 
     warmup_steps: Annotated[int, ">= 1"] = 50
-    beta1: Annotated[float, ">= 0"] = 0.9
-    beta2: Annotated[float, ">= 0"] = 0.999
+    beta1: Annotated[float, ">= 0", "< 1"] = 0.9
+    beta2: Annotated[float, ">= 0", "< 1"] = 0.999
     eps: Annotated[float, "> 0"] = 1e-8
     block: Annotated[int, ">= 1"] = 4096
     adaptive: bool = True
@@ -49,11 +49,6 @@ class OneBitAdam(Method):
     errors: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     sum_errors: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     warm: bool = field(default=False, init=False, repr=False)  # a timing run starts after the warm-up
-
-    def __post_init__(self) -> None:
-        for name in ("beta1", "beta2"):
-            if getattr(self, name) >= 1:
-                raise ValueError(f"{name}: {getattr(self, name)!r} is not valid; give a number in [0, 1)")
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2 if self._compresses(context) else 1

@@ -17,9 +17,11 @@ class PowerSGD(ErrorFeedback):
 
     M = gradient + residual is a matrix whose rows are the layer's first dimension. A step computes P = orth(sum of M Q)
     and then Q = sum of M^T P, in two dense sums per bucket. The product P Q^T approximates the sum of M. Each step
-    starts from the last step's Q; the first Q is random, and the same on all workers. Layers of one dimension are sent
-    uncompressed. Matrices are compressed even if rank (rows + columns) exceeds their number of entries; the authors'
-    library sends such matrices uncompressed.
+    starts from the last step's Q with columns of length 1; a column of zeros is replaced by the column before it. The
+    first Q is random, and the same on all workers. Each worker computes P and P Q^T, so workers need the same number of
+    threads: otherwise their results may differ by rounding. Layers of one dimension are sent uncompressed. Matrices are
+    compressed even if rank (rows + columns) exceeds their number of entries; the authors' library sends such matrices
+    uncompressed.
     """
 
     title = "PowerSGD"
@@ -49,9 +51,9 @@ class PowerSGD(ErrorFeedback):
             v.zero_()
         if matrices:
             p = [torch.linalg.qr(product).Q for product in totals[: len(q)]]
-            q = yield from sum_of([m.T @ left for (m, _), left in zip(matrices, p, strict=True)])
-            self.factors[bucket.index] = q
-            for (m, out), left, right in zip(matrices, p, q, strict=True):
+            fresh = yield from sum_of([m.T @ left for (m, _), left in zip(matrices, p, strict=True)])
+            self.factors[bucket.index] = [_next_factor(*both) for both in zip(fresh, q, strict=True)]
+            for (m, out), left, right in zip(matrices, p, fresh, strict=True):
                 torch.mm(left, right.T, out=out)
                 m.sub_(out, alpha=1 / context.workers)  # each worker subtracts its share of the sum
         return bucket.gradient
@@ -62,3 +64,12 @@ class PowerSGD(ErrorFeedback):
         numbers = generator(matrix.device, self.seed, *position)
         size = (columns, min(self.rank, rows, columns))
         return torch.randn(size, generator=numbers, dtype=matrix.dtype, device=matrix.device)
+
+
+def _next_factor(fresh: Tensor, last: Tensor) -> Tensor:
+    """Q for the next step: the columns of ``fresh`` with length 1, or the column of ``last`` where it is 0.
+
+    A Q of zeros would never leave 0 again if its gradient has none in the rows that ``qr`` then takes.
+    """
+    lengths = torch.linalg.vector_norm(fresh, dim=0, dtype=torch.float64)
+    return torch.where(lengths > 0, fresh / lengths, last).to(fresh.dtype)

@@ -32,14 +32,9 @@ class SCAPE(Ratio):
     state = ("moments",)
     equal_state = ("masks",)
 
-    beta: Annotated[float, ">= 0"] = 0.9
+    beta: Annotated[float, ">= 0", "< 1"] = 0.9
     moments: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     masks: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.beta >= 1:
-            raise ValueError(f"beta: {self.beta!r} is not valid; give a number in [0, 1)")
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2

@@ -29,14 +29,14 @@ class SparseLoCo(ErrorFeedback, LocalSteps):
     conserves_when = {"decay": 1.0}  # noqa: RUF012 - a constant, read by tests
 
     top: Annotated[int, ">= 1"] = 64
-    decay: Annotated[float, ">= 0"] = 0.95
+    decay: Annotated[float, ">= 0", "<= 1"] = 0.95
     bits: Literal[2, 32] = 2
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         error = self.residual(bucket).mul_(self.decay).add_(bucket.gradient)
         chunks = blocks(error, min(CHUNK, bucket.size))
         indices = largest_in_rows(chunks, self.top)
-        message = self._encoded(chunks.gather(1, indices), indices)
+        message = self._encoded(chunks.gather(1, indices), indices, bucket.size)
         _, sent = self._decoded(message, indices.shape)
         error.copy_(chunks.scatter_add_(1, indices, -sent).view(-1)[: bucket.size])
         received = yield Gather(message, entries=min(indices.numel(), bucket.size))
@@ -45,12 +45,14 @@ class SparseLoCo(ErrorFeedback, LocalSteps):
             total.scatter_add_(1, *self._decoded(message, indices.shape))
         return bucket.gradient.copy_(total.view(-1)[: bucket.size])
 
-    def _encoded(self, values: Tensor, indices: Tensor) -> Tensor:
+    def _encoded(self, values: Tensor, indices: Tensor, entries: int) -> Tensor:
+        """``entries``: of the bucket; the last chunk is filled with zeros, which are in no mean."""
         if self.bits == 32:
             return join(values, pack_indices(indices))
-        sizes = values.abs()
-        large = sizes > sizes.mean(dim=1, keepdim=True)
-        means = [(sizes * kind).sum(1) / kind.sum(1).clamp(min=1) for kind in (~large, large)]
+        starts = CHUNK * torch.arange(len(indices), device=indices.device)[:, None]
+        sizes, real = values.abs(), starts + indices < entries
+        large = sizes > sizes.sum(dim=1, keepdim=True) / real.sum(dim=1, keepdim=True)
+        means = [(sizes * kind).sum(1) / kind.sum(1).clamp(min=1) for kind in (~large & real, large)]
         codes = (large * 2 + (values < 0)).to(torch.uint8).view(-1)
         return join(pack(torch.stack(means, dim=1).view(-1), codes, 2), pack_indices(indices))
 

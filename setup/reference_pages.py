@@ -145,8 +145,8 @@ def _laws(cls: type) -> Iterator[str]:
 def _allowed(rule: dict) -> str:
     if "choices" in rule:
         return ", ".join(f"`{choice}`" for choice in rule["choices"])
-    bound = f" {rule['bound'][0]} {rule['bound'][1]:g}" if "bound" in rule else ""
-    return f"{rule.get('type', '')}{bound}"
+    bounds = " and ".join(f"{sign} {limit:g}" for sign, limit in rule.get("bounds", []))
+    return f"{rule.get('type', '')} {bounds}".rstrip()
 
 
 def _shown(rule: dict) -> str:

@@ -176,6 +176,12 @@ def _ddp_refusals(path: str) -> dict[str, str]:
     except ValueError as error:
         found["hook in the context"] = str(error)
     hook.close()
+    joined, joined_optimizer = ddp(net())
+    try:
+        with joined.join(), record(joined, joined_optimizer, path, methods=["cast"]):
+            joined(torch.randn(5, 6))
+    except ValueError as error:
+        found["join"] = str(error)
     model, optimizer = ddp(net())
     model.register_comm_hook(None, bf16_compress_hook)
     found["16 bits"] = refusal(model, optimizer, path)

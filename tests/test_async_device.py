@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import at, exchange_of, exchange_steps, gradients, make, one_step
+from support import CLASSES, SPARSIFIERS, at, exchange_of, exchange_steps, gradients, make, one_step
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
 from dlgs_bench.comm import thread
@@ -24,6 +24,7 @@ from dlgs_bench.errors import Ended
 from dlgs_bench.exchange import Bucket, Threshold, TopK, async_device, sparsifier
 from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.finite import FiniteExchange
+from dlgs_bench.exchange.plugin import parameters
 from dlgs_bench.exchange.selection import MANY, compiled_backend, torch_backend
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
@@ -33,7 +34,12 @@ pytestmark = pytest.mark.unit
 
 WORKERS = 3
 SIZES = (7, 300, 1)
-KNOWN = {"topk": {}, "lags": {}, "dlgs": {"refresh_every": 4}}  # methods that know their rule before the gradient
+# The methods that know their rule before the gradient, and their parameters here.
+KNOWN = {
+    name: {"refresh_every": 4} if "refresh_every" in {field.name for field in parameters(CLASSES[name])} else {}
+    for name in SPARSIFIERS
+    if CLASSES[name].rule is not sparsifier.Sparsifier.rule
+}
 
 
 @pytest.fixture
@@ -125,8 +131,10 @@ def test_the_host_waits_for_nothing(name, monkeypatch):
         _exchanged_on_a_gpu(name, KNOWN[name], "cuda")
 
 
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("name", KNOWN)
+@pytest.mark.parametrize(
+    "name, topology",
+    [(name, t) for name in KNOWN for t in TOPOLOGIES if TOPOLOGIES[t].supports(CLASSES[name].sum_kind)],
+)
 def test_with_room_for_all_every_bit_is_as_if_the_host_had_waited(name, topology, monkeypatch):
     topology = TOPOLOGIES[topology]
 
@@ -141,6 +149,20 @@ def test_with_room_for_all_every_bit_is_as_if_the_host_had_waited(name, topology
     for (steps, residuals), (others, left) in list(zip(expected, found, strict=True))[:WORKERS]:
         assert same(steps, others)
         assert residuals.keys() == left.keys() and all(torch.equal(residuals[i], left[i]) for i in residuals)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_worker_with_fewer_than_k_entries_makes_the_same_collectives(name, behind):
+    """Thresholds of 0 do not change how a worker gathers, as all workers must gather alike."""
+
+    def work(comm):
+        steps = gradients(comm.rank, 6, SIZES)
+        if comm.rank == 1:
+            steps[0] = [torch.zeros(n) for n in SIZES]
+        return exchange_steps(comm, make(name, **KNOWN[name]), steps)
+
+    first, *others = run_workers(WORKERS, work)
+    assert all(same(first, other) for other in others)
 
 
 def test_what_finds_no_room_is_sent_later_and_nothing_is_lost(behind):

@@ -492,8 +492,8 @@ def test_outside_the_checked_range_the_interval_is_wider_and_says_why():
 
 @pytest.mark.parametrize(
     ("kind", "dtype", "workers", "reason"),
-    [("single", "float32", 1, "a profile of one process"), ("horovod", "float32", 2, "a job of kind horovod"),
-     ("hsdp", "float32", 2, "a job of kind hsdp"), ("distributed", "float32", 2, "a job of kind distributed"),
+    [("single", "float32", 1, "a profile of one process"), ("horovod", "float32", 2, "a job with Horovod"),
+     ("hsdp", "float32", 2, "a job with hybrid sharding"), ("distributed", "float32", 2, "several processes in which"),
      ("ddp", "bfloat16", 2, "gradients that are not float32")],
 )  # fmt: skip
 def test_a_kind_of_job_that_was_not_checked_widens_the_interval_and_says_why(kind, dtype, workers, reason):

@@ -36,7 +36,7 @@ def test_they_are_described_with_what_they_inherit(project):
     assert (often["scope"], often["plan"], often["sum_kind"]) == ("plan", "groups", "sparse")
     assert often["fields"]["refresh_every"]["default"] == 4 and "ratio" in often["fields"]
     assert "ratio" not in methods["fixedpoint"]["fields"]
-    assert methods["fixedpoint"]["fields"]["levels"] == {"type": "int", "bound": [">=", 1.0], "default": 100}
+    assert methods["fixedpoint"]["fields"]["levels"] == {"type": "int", "bounds": [[">=", 1.0]], "default": 100}
 
 
 def test_they_keep_the_laws_that_they_declare_and_run_on_both_engines(project):

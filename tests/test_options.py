@@ -109,25 +109,32 @@ def test_a_constant_threshold_is_one_of_a_workers_gradient(name, options):
 @pytest.mark.parametrize("bound, wrong, right", [
     (">= 1", 0.0, ">= 1"), ("<=8", 9.0, "<= 8"), ("< 0.5", 0.5, "< 0.5"), ("> -1e-3", -1.0, "> -0.001"),
 ])  # fmt: skip
-def test_a_parameter_may_have_any_one_bound(bound, wrong, right):
+def test_a_parameter_may_have_any_bound(bound, wrong, right):
     fields = class_info(bounded(bound), "bounded")["fields"]
     assert wrong_options("bounded", fields, {"levels": wrong}).endswith(f"give a value {right}")
     assert not wrong_options("bounded", fields, {})
 
 
+def test_a_parameter_may_have_two_bounds():
+    fields = class_info(bounded(">= 0", "< 1"), "bounded")["fields"]
+    for wrong in (-0.1, 1.0):
+        assert wrong_options("bounded", fields, {"levels": wrong}).endswith("give a value >= 0 and < 1")
+    assert not any(wrong_options("bounded", fields, {"levels": right}) for right in (0.0, 0.99))
+
+
 @pytest.mark.parametrize("bound", ["> 0, <= 1", "positive", 1, "=> 1", ">= 1.5.2", ">= e"])
 def test_another_bound_is_refused_in_one_line(bound):
-    with pytest.raises(ValueError, match=r"^Bounded\.levels: .* is not a bound; give one bound such as") as error:
+    with pytest.raises(ValueError, match=r"^Bounded\.levels: .* is not a bound; give bounds such as") as error:
         class_info(bounded(bound), "bounded")
     assert "\n" not in str(error.value)
 
 
-def bounded(bound) -> type[Method]:
-    """A method with a parameter that has this bound."""
+def bounded(*bounds) -> type[Method]:
+    """A method with a parameter that has these bounds."""
 
     @dataclass
     class Bounded(method_class("none")):
-        levels: Annotated[float, bound] = 0.25
+        levels: Annotated[(float, *bounds)] = 0.25
 
     return Bounded
 

@@ -37,6 +37,7 @@ from world import World
 
 from dlgs_bench.buckets import fill
 from dlgs_bench.exchange import finite
+from dlgs_bench.hooks.local_steps import LocalSteps
 from dlgs_bench.probe import mirror, process_group, record
 from dlgs_bench.probe.marks import CACHES_BYTES, Marks
 from dlgs_bench.probe.recorder import Recorder
@@ -171,7 +172,7 @@ def test_autocast_around_the_forward_pass_does_not_change_the_methods(tmp_path):
 @pytest.mark.unit
 def test_what_cannot_be_recorded_ends_in_one_line(tmp_path):
     model, optimizer = plain(torch.nn.Linear(2, 2))
-    for arguments in ({"steps": 0}, {"methods": ["topkk"]}):
+    for arguments in ({"steps": 0}, {"methods": ["topkk"]}, {"methods": "topk"}):
         with (
             pytest.raises(ValueError, match=r"^record: [^\n]+$"),
             record(model, optimizer, tmp_path / "p", **arguments),
@@ -188,6 +189,42 @@ def test_what_cannot_be_recorded_ends_in_one_line(tmp_path):
         record(model, other, tmp_path / "p"),
     ):
         pass
+    with (
+        pytest.raises(ValueError, match=r"^record: optimizer: list is not a torch.optim.Optimizer; [^\n]+$"),
+        record(model, [optimizer], tmp_path / "p"),
+    ):
+        pass
+    with LocalSteps(model, optimizer, "diloco"):
+        line = r"^record: model: LocalSteps exchanges its weights, [^\n]+$"
+        with pytest.raises(ValueError, match=line), record(model, optimizer, tmp_path / "p"):
+            pass
+
+
+@pytest.mark.unit
+def test_of_two_recordings_of_one_model_the_second_is_refused(tmp_path):
+    model, optimizer = plain(torch.nn.Linear(3, 2))
+    with record(model, optimizer, tmp_path / "p", steps=1, methods=["cast"]):
+        with (
+            pytest.raises(ValueError, match=r"^record: model: another record records it; [^\n]+$"),
+            record(model, optimizer, tmp_path / "q"),
+        ):
+            pass
+        train(model, optimizer, 4)
+    assert load(tmp_path / "p")["job"]["steps"] == 1
+
+
+@pytest.mark.unit
+def test_a_compiled_model_is_not_compiled_again_in_each_step(tmp_path):
+    model, optimizer = plain(torch.nn.Linear(3, 2))
+    compiled = torch.compile(model, backend="eager")
+    for recorded in (model, compiled):
+        with (
+            torch._dynamo.config.patch(error_on_recompile=True),
+            record(recorded, optimizer, tmp_path / "p", steps=4, methods=["cast"]),
+        ):
+            train(compiled, optimizer, 7)
+        torch._dynamo.reset()
+        assert load(tmp_path / "p")["job"]["steps"] == 4
 
 
 @pytest.mark.unit
@@ -494,6 +531,7 @@ def test_a_job_that_does_not_exchange_once_and_uncompressed_is_refused(engine, w
             assert line.startswith("record: ") and "\n" not in line and line.count(";") == 1, (kind, line)
         if engine == "torch_dist":
             assert "FSDP's reduce-scatter" in lines["no replicas"] and "a hook exchanges" in lines["sharded"]
+            assert "record without join" in lines["join"]
         assert "a hook exchanges its gradients" in lines["hook"] and "uncompressed training" in lines["16 bits"]
 
 

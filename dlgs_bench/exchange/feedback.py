@@ -40,7 +40,7 @@ class Momentum(Method):
     owns_momentum = True
     decay_joins_gradient = True
 
-    momentum: Annotated[float, ">= 0"] = field(default=0.9, kw_only=True)
+    momentum: Annotated[float, ">= 0", "< 1"] = field(default=0.9, kw_only=True)
     velocities: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def velocity(self, bucket: Bucket) -> Tensor:

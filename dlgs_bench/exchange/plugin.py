@@ -94,19 +94,23 @@ def _check_declarations(cls: type[Method], names: list[str]) -> None:
 
 
 def _parameter(name: str, hint: Any) -> dict:
-    """A type hint as plain values, such as {"type": "int", "bound": [">=", 1]} or {"choices": [...]}; {} for others.
+    """A type hint as plain values, as {"type": "int", "bounds": [[">=", 1.0]]} or {"choices": [...]}; {} for others.
 
     ValueError in one line if it has another bound than ``BOUNDS``. ``name``: of the parameter.
     """
     if typing.get_origin(hint) is typing.Annotated:
-        inner, bound = typing.get_args(hint)[:2]
-        form = BOUND.fullmatch(bound) if isinstance(bound, str) else None
-        if form is None:
-            raise ValueError(f"{name}: {bound!r} is not a bound; give one bound such as {' or '.join(BOUND_EXAMPLES)}")
-        return _parameter(name, inner) | {"bound": [form[1], float(form[2])]}
+        inner, *given = typing.get_args(hint)
+        return _parameter(name, inner) | {"bounds": [_bound(name, bound) for bound in given]}
     if typing.get_origin(hint) is typing.Literal:
         return {"choices": list(typing.get_args(hint))}
     return {"type": hint.__name__} if hint in (int, float, bool, str) else {}
+
+
+def _bound(name: str, bound: Any) -> list:
+    form = BOUND.fullmatch(bound) if isinstance(bound, str) else None
+    if form is None:
+        raise ValueError(f"{name}: {bound!r} is not a bound; give bounds such as {' or '.join(BOUND_EXAMPLES)}")
+    return [form[1], float(form[2])]
 
 
 def _default(f: dataclasses.Field) -> dict:

@@ -32,14 +32,12 @@ class LocalSteps(Method):
     local_steps: Annotated[int, ">= 1"] = field(default=30, kw_only=True)
     fragments: Annotated[int, ">= 1"] = field(default=1, kw_only=True)
     delay: Annotated[int, ">= 0"] = field(default=0, kw_only=True)
-    mixing: Annotated[float, ">= 0"] = field(default=0.0, kw_only=True)
+    mixing: Annotated[float, ">= 0", "< 1"] = field(default=0.0, kw_only=True)
     shared: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.delay >= self.local_steps:
             raise ValueError(f"delay: {self.delay} is not below local_steps={self.local_steps}; give a smaller delay")
-        if self.mixing >= 1:
-            raise ValueError(f"mixing: {self.mixing!r} is not valid; give a number in [0, 1)")
 
     @property
     def cycle(self) -> int:

@@ -281,7 +281,8 @@ class Hook:
                     raise ValueError(
                         f"{self._name_of(p) or f'a parameter of shape {tuple(p.shape)} in group {number}'} has a "
                         f"gradient that the hook does not exchange by {self.name}, so workers would drift apart; make "
-                        "the hook after the parameter is in the model and unfrozen, or give it to another optimizer"
+                        "the hook, and the wrapper around the model, after the parameter is in the model and unfrozen, "
+                        "or give it to another optimizer"
                     )
 
     def _is_exchanged(self, parameter: Tensor) -> bool:
@@ -493,8 +494,9 @@ def refuse_second_hook(parameters: Mapping[str, Tensor]) -> None:
 
 def weakly(method: Callable) -> Callable:
     """Call a bound method without keeping its object: tensors hide their hooks from the garbage collector."""
-    weak: Any = weakref.WeakMethod(method)
-    return torch.compiler.disable(lambda *arguments: weak()(*arguments))
+    # Not a WeakMethod: at the end of Python, its object may be collected after the names that it uses.
+    function, owner = method.__func__, weakref.ref(method.__self__)  # type: ignore[attr-defined]
+    return torch.compiler.disable(lambda *arguments: function(owner(), *arguments))
 
 
 def is_not_zero(gradient: Any) -> bool:

@@ -2,7 +2,8 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -28,7 +29,14 @@ from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, sav
 from dlgs_bench.hooks.wrappers import before_forward, refuse_inner, refuse_outer
 from dlgs_bench.topology import ALL_GATHER
 
+_OPEN: "weakref.WeakSet[LocalSteps]" = weakref.WeakSet()
 ROUNDING = "rounding of 16-bit weights"  # its key in a saved state
+
+
+def has_local_steps(parameters: Iterable[Tensor]) -> bool:
+    """Whether a ``LocalSteps`` that is not closed exchanges one of these parameters."""
+    ids = set(map(id, parameters))
+    return any(sync._finalizer.alive and sync._parameter_ids & ids for sync in _OPEN)
 
 
 class LocalSteps:
@@ -92,6 +100,7 @@ class LocalSteps:
         self._begin()  # stores the shared weights
         self._handles += [one.register_step_pre_hook(weakly(self._check_start)) for one in self._optimizers]
         self._handles.append(before_forward(model, weakly(self._check_forward)))
+        _OPEN.add(self)
 
     def _take_weights(self, parameters: list[nn.Parameter], model: nn.Module) -> bool:
         """Copy the weights of rank 0. Returns whether this worker had other weights."""

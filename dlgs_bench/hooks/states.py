@@ -55,6 +55,11 @@ def loaded_state(
 
     ``redistribute``: ``state`` has the states of all workers, whose number may have been another one.
     """
+    if not isinstance(state, Mapping):
+        raise ValueError(
+            f"state: {type(state).__name__} is not a saved state; if the checkpoint was saved without a hook, do not "
+            "load it into one"
+        )
     if redistribute and any(saved["workers"] != comm.world_size for saved, _, _ in state.values()):
         return _redistributed(state, comm, identity, method)
     if _key(comm) not in state:

@@ -33,6 +33,7 @@ from dlgs_bench.device import processor
 from dlgs_bench.errors import listed, meant
 from dlgs_bench.hooks.fsdp import FSDPHook, hook_of_shards, reshard
 from dlgs_bench.hooks.hook import plain_context, refuse_second_hook
+from dlgs_bench.hooks.local_steps import has_local_steps
 from dlgs_bench.hooks.optimizers import refuse_stranger
 from dlgs_bench.hooks.wrappers import exchanged_by, has_outer, refuse_inner
 from dlgs_bench.probe import mirror, process_group
@@ -129,12 +130,15 @@ class _Step:
 _RECORDERS: "weakref.WeakKeyDictionary[nn.Module, Recorder]" = weakref.WeakKeyDictionary()
 
 
-# Functions of this module, not methods, so that copies of the model do not copy the recorder.
+# Functions of this module, not methods, so that copies of the model do not copy the recorder. torch.compile would
+# compile them into the model, again in each step.
+@torch.compiler.disable
 def _forward_begins(model: nn.Module, inputs: tuple) -> None:
     if model in _RECORDERS:
         _RECORDERS[model]._forward_begins(model, inputs)
 
 
+@torch.compiler.disable
 def _forward_ended(model: nn.Module, inputs: tuple, outputs: Any) -> None:
     if model in _RECORDERS:
         _RECORDERS[model]._forward_ended(model, inputs, outputs)
@@ -166,6 +170,8 @@ class Recorder:
         self._finished = self._written = False
 
     def start(self) -> None:
+        if self._model in _RECORDERS:
+            raise ValueError("record: model: another record records it; wait until that has ended")
         _RECORDERS[self._model] = self
         self._handles = [
             self._model.register_forward_pre_hook(_forward_begins),
@@ -177,7 +183,8 @@ class Recorder:
             self._handles.append(parameter.register_post_accumulate_grad_hook(partial(self._gradient_arrived, index)))
 
     def remove_hooks(self) -> None:
-        _RECORDERS.pop(self._model, None)
+        if _RECORDERS.get(self._model) is self:
+            del _RECORDERS[self._model]
         for handle in (*self._handles, *self._output_handles):
             handle.remove()
         self._handles, self._output_handles = [], []
@@ -238,6 +245,11 @@ class Recorder:
             raise ValueError("record: model: a DistributedDataParallel around it is trained; give record that model")
         if not self._seen:  # a hook can be made in the context
             _refuse_other_exchanges(self._wrapped, self._optimizer)
+        if isinstance(self._wrapped, DistributedDataParallel) and self._wrapped._join_config.enable:
+            raise ValueError(
+                "record: model: in join, workers make different numbers of steps, and all must get to the measurement; "
+                "record without join, with as many batches for each worker"
+            )
         # FSDP2 gives gradients to hooks only in passes that exchange them.
         self._exchanges = getattr(self._wrapped, "require_backward_grad_sync", self._replicas is not None)
         self._step.passes.append([self._marks.mark(), None])
@@ -392,6 +404,11 @@ class Recorder:
 
     def _report(self, job: dict, failed: dict[str, str], without_memory: list[str]) -> None:
         """Report what the profile lacks. ``failed``: method -> why it was not measured."""
+        if job["kind"] == "distributed":
+            _say(
+                "several processes train, and nothing that record knows exchanges this model's gradients; if "
+                "DistributedDataParallel does, give record the wrapped model"
+            )
         if job["exchanges"] > 1:
             _say(f"{job['exchanges']} of {job['passes']} passes of a step exchange gradients, but {ONE_EXCHANGE}")
         for name, reason in failed.items():
@@ -428,7 +445,10 @@ def _recordable(
         raise ValueError(f"record: model: {type(model).__qualname__} is not a torch.nn.Module; give the model first")
     if not isinstance(optimizer, Optimizer) and not hasattr(optimizer, "register_step_post_hook"):
         kind = type(optimizer).__qualname__
-        raise ValueError(f"record: optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer")
+        raise ValueError(
+            f"record: optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer, of several the one "
+            "that makes the last step"
+        )
     reshard(model)
     refuse_stranger(_stepping(optimizer), model, "record: ")
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
@@ -442,6 +462,8 @@ def _recordable(
     except OSError as error:
         raise ValueError(f"record: path: {path} cannot be written: {error.strerror}; give another file") from None
     known = plugins.names("methods")
+    if isinstance(methods, str):
+        raise ValueError(f"record: methods: {methods!r} is not a list; give a list of names, such as {[methods]}")
     for name in methods or ():
         if name not in known:
             raise ValueError(f"record: methods: {name!r} is not a method{meant(name, known)}; {listed(known)}")
@@ -476,6 +498,11 @@ def _refuse_other_exchanges(model: nn.Module, optimizer: Optimizer) -> None:
             "record: model: a hook exchanges its gradients, and a profile is of uncompressed training; record without "
             "the hook, or call its close first"
         ) from None
+    if has_local_steps(model.parameters()):
+        raise ValueError(
+            "record: model: LocalSteps exchanges its weights, and a profile is of uncompressed training; record "
+            "without LocalSteps, or call its close first"
+        )
     inside = model.module if isinstance(model, DistributedDataParallel) else model
     refuse_inner(inside, inside.parameters(), where="record: ")
     for exchange, _ in getattr(model, "_comm_hooks", ()):

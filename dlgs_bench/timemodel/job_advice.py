@@ -40,6 +40,11 @@ LEAST_REQUESTS = 1e-6  # lower bound of a method's requests, by which its bytes 
 SCRIPT = "script"  # uncompressed too, with the buckets that the job's script has
 DENSE_NAMES = (UNCOMPRESSED, SCRIPT)
 BUCKETS_MIB = tuple(2.0**power for power in range(-2, 11))  # values of DistributedDataParallel's bucket_cap_mb
+KINDS = {  # of jobs, in words
+    "hsdp": "a job with hybrid sharding",
+    "horovod": "a job with Horovod",
+    "distributed": "several processes in which nothing that the probe knows exchanges the gradients",
+}
 SEGMENT_BYTES = 2**20  # Gloo: the largest part of an all-reduce that is sent at once; two parts are in flight
 MOST_LOCAL_STEPS = 500  # what the authors of DiLoCo make (arXiv 2311.08105); more are marked
 # Operation -> the key of its requests, the key of its bytes, and the traffic of one float32 word.
@@ -649,7 +654,7 @@ def _unchecked(job: Job) -> list[str]:
     if job.here.workers == 1:
         reasons.append("a profile of one process, where profiles of several workers were checked")
     elif job.kind != "ddp":
-        reasons.append(f"a job of kind {job.kind}, where DistributedDataParallel was checked")
+        reasons.append(f"{KINDS[job.kind]}, where DistributedDataParallel was checked")
     if job.words != 1:
         reasons.append("gradients that are not float32, where float32 was checked")
     return reasons

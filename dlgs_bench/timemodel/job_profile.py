@@ -16,7 +16,8 @@ from dlgs_bench.errors import short_repr
 FORMAT, VERSION = "dlgs-bench profile", 5
 FEW_STEPS = 10  # medians over fewer recorded steps are uncertain
 ONE_EXCHANGE = (  # what follows if several passes of a recorded step exchanged gradients
-    "predictions assume one exchange per step; call no_sync in all passes except the last, and record again"
+    "predictions assume one exchange per step; call no_sync in all passes except the last, or freeze the model in "
+    "passes whose gradients are not used, and record again"
 )
 OPERATIONS = ("all-reduce", "all-gather", "message")
 PARTS = ("forward", "loss", "backward", "waiting", "optimizer", "other", "iteration")

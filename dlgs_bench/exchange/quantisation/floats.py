@@ -22,7 +22,7 @@ def encode(vector: Tensor, block: int, code: str) -> Tensor:
         return join(vector.to(dtype))
     largest = torch.finfo(dtype).max
     units = norms(vector, block, math.inf) / largest
-    divisors = torch.where(units > 0, units, 1).repeat_interleave(block)[: len(vector)]
+    divisors = torch.where(units > 0, units, 1).repeat_interleave(min(block, len(vector)))[: len(vector)]
     codes = (vector / divisors).clamp_(-largest, largest)  # a denormal unit is rounded, by a half at most
     return join(units, codes.to(dtype))
 
@@ -34,5 +34,7 @@ def decode(messages: Sequence[Tensor], block: int, code: str, out: Tensor) -> Te
     for message in messages:
         units, codes = message.clone().tensor_split([4 * floats])
         vector = codes.clone().view(DTYPES[code]).float()
-        out += vector * units.view(torch.float32).repeat_interleave(block)[: len(out)] if floats else vector
+        out += (
+            vector * units.view(torch.float32).repeat_interleave(min(block, len(out)))[: len(out)] if floats else vector
+        )
     return out
