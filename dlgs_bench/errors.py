@@ -75,9 +75,9 @@ def wrong_options(where: str, known: Mapping[str, dict], options: Mapping[str, A
 
     ``where``: the start of the message. ``known``: the method's fields, as in ``dlgs_bench.plugins.fields``.
     """
+    if options and not known:
+        return f"{where}.{next(iter(options))}: {where} has no parameters; remove it"
     for key, value in options.items():
-        if not known:
-            return f"{where}: it has no parameters, but {key} is given"
         if key not in known:
             return f"{where}: unknown key {key!r}{meant(key, known)}; {listed(known)}"
         right = _right(known[key], value)

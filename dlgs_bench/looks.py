@@ -6,6 +6,7 @@ printed in black and white.
 """
 
 from collections.abc import Iterable
+from itertools import chain, count, islice
 
 BLACK = "#000000"
 # The lengths of the lists are coprime, so the first 280 variants differ in colour, dash or marker.
@@ -47,13 +48,13 @@ def number(variant: str, variants: Iterable[str]) -> int:
     """The number of a variant's look.
 
     Common methods have fixed numbers. The others of ``variants`` get in their order the colours that are left, then the
-    looks of common methods that are not among ``variants``, then further numbers.
+    colours of common methods that are not among ``variants``, then the colours once more.
     """
     if variant in COMMON:
         return COMMON.index(variant)
     names = list(variants)
     others = [name for name in names if name not in COMMON]
-    missing = [place for place, name in enumerate(COMMON) if place and name not in names]
-    numbers = [*range(len(COMMON), len(COLOURS) + 1), *missing]
-    place = others.index(variant) if variant in others else len(others)
-    return numbers[place] if place < len(numbers) else len(COLOURS) + 1 + place - len(numbers)
+    missing = [place + len(COLOURS) for place, name in enumerate(COMMON) if place and name not in names]
+    first = [*range(len(COMMON), len(COLOURS) + 1), *missing]
+    numbers = chain(first, (number for number in count(len(COLOURS) + 1) if number not in first))
+    return next(islice(numbers, others.index(variant) if variant in others else len(others), None))

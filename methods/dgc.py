@@ -45,7 +45,7 @@ class DGC(Momentum, Selects, Ratio):
         bound = self.clip / context.workers**0.5
         if math.isfinite(bound):
             length = norms(bucket.gradient, bucket.size, 2)
-            bucket.gradient.mul_((bound / length).clamp(max=1))  # of zeros it is infinite
+            bucket.gradient.mul_((bound / length).clamp(max=1))  # zeros give infinity, which clamp makes 1
         velocity, unsent = self.velocity(bucket), self.residual(bucket)
         unsent += velocity
         values, indices = self.selector.take(unsent, self._rule(unsent, self._k(bucket, context)))

@@ -79,6 +79,6 @@ def _matrix(flat: Tensor, bucket: Bucket) -> Tensor:
 def _orthonormalised(rows: Tensor) -> Tensor:
     """The matrix with about orthonormal rows that is nearest to ``rows``, by torch's Newton-Schulz iteration."""
     coefficients = (_muon.DEFAULT_A, _muon.DEFAULT_B, _muon.DEFAULT_C)
-    scaled = rows / rows.abs().max().clamp(min=torch.finfo(rows.dtype).tiny)  # it squares entries
+    scaled = rows / rows.abs().max().clamp(min=torch.finfo(rows.dtype).tiny)  # the iteration squares entries
     ortho = _muon._zeropower_via_newtonschulz(scaled, coefficients, _muon.DEFAULT_NS_STEPS, _muon.EPS)
     return ortho.to(rows.dtype)

@@ -16,8 +16,9 @@ class GaussianK(Estimator):
     Sparsification in Distributed Deep Learning, arXiv 1911.08772, 2019).
 
     h is tested at most three times. After the first two tests it is halved if fewer than 2k/3 entries reach it, and
-    multiplied by 1.5 if more than 4k/3 entries reach it. If the last h is outside of these bounds, too, the k largest
-    entries are sent; the authors send what reaches it. The mean of the entries is taken as 0; the authors compute it.
+    multiplied by 1.5 if more than 4k/3 entries reach it. If the number that reaches the third h is also outside 2k/3 to
+    4k/3, the k largest entries are sent; the authors send what reaches it if it is fewer. The mean of the entries is
+    taken as 0; the authors compute it.
     """
 
     title = "Gaussian-K"

@@ -9,7 +9,6 @@ from torch import Tensor
 from dlgs_bench.exchange import Bucket, Gather, Ratio, Requests, Selects, StepContext, Sum
 from dlgs_bench.exchange.magnitudes import indices_at_least
 
-SMALLEST = 2.0**-149  # the smallest magnitude above 0
 MOST = 4.0  # a count above this multiple of k raises the threshold only as much as this multiple
 
 
@@ -26,10 +25,10 @@ class MiCRO(Selects, Ratio):
     title = "MiCRO"
     scope = "size"
     conserves_mass = "bits"
-    equal_state = ("thresholds",)
+    state = ("common_thresholds",)
 
     gain: Annotated[float, "> 0", "< 1"] = 0.1  # with 1, a threshold that nothing reaches would become 0
-    thresholds: dict[int, float] = field(default_factory=dict, init=False, repr=False)
+    common_thresholds: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:
         return 2
@@ -38,17 +37,17 @@ class MiCRO(Selects, Ratio):
         corrected = self.accumulate(bucket)
         part = (context.rank + context.step) % context.workers
         start, stop = (bucket.size * i // context.workers for i in (part, part + 1))
-        own, h = corrected[start:stop], self.thresholds.get(bucket.index, 0.0)
+        own, h = corrected[start:stop], self.common_thresholds.get(bucket.index, 0.0)
         if h:
             received = yield Gather(self._chosen(own, h) + start, entries=0)
         else:  # a worker's message begins with its k-th magnitude
             first = self.selector.kth_magnitude(own, self.k(bucket, len(own))) if len(own) else 0.0
             message = torch.cat([own.new_tensor([first]).view(torch.int32), self._chosen(own, first) + start])
             received = [message.tensor_split([1]) for message in (yield Gather(message, entries=0))]
-            h = max(first.view(torch.float32).item() for first, _ in received)
+            h = max(magnitude.view(torch.float32).item() for magnitude, _ in received)
             received = [indices for _, indices in received]
         chosen = torch.cat(received).long()
-        self.thresholds[bucket.index] = h * (1 + self.gain * (min(len(chosen) / self.k(bucket), MOST) - 1))
+        self.common_thresholds[bucket.index] = h * (1 + self.gain * (min(len(chosen) / self.k(bucket), MOST) - 1))
         values = corrected[chosen]
         corrected.index_fill_(0, chosen, 0)
         total = yield Sum(values)
@@ -58,4 +57,4 @@ class MiCRO(Selects, Ratio):
         """The indices, int32, of the entries of ``part`` whose magnitude is at least h, and not 0."""
         if not len(part):
             return torch.empty(0, dtype=torch.int32, device=part.device)
-        return indices_at_least(part, part.new_tensor([h or SMALLEST]), (len(part),)).to(torch.int32)
+        return indices_at_least(part, part.new_tensor([h]), (len(part),)).to(torch.int32)

@@ -17,7 +17,7 @@ class PowerSGD(ErrorFeedback):
 
     M = gradient + residual is a matrix whose rows are the layer's first dimension. A step computes P = orth(sum of M Q)
     and then Q = sum of M^T P, in two dense sums per bucket. The product P Q^T approximates the sum of M. Each step
-    starts from the last step's Q with columns of length 1; a column of zeros is replaced by the column before it. The
+    starts from the last step's Q with columns of length 1; where a column is 0, the last step's column is kept. The
     first Q is random, and the same on all workers. Each worker computes P and P Q^T, so workers need the same number of
     threads: otherwise their results may differ by rounding. Layers of one dimension are sent uncompressed. Matrices are
     compressed even if rank (rows + columns) exceeds their number of entries; the authors' library sends such matrices
@@ -69,7 +69,8 @@ class PowerSGD(ErrorFeedback):
 def _next_factor(fresh: Tensor, last: Tensor) -> Tensor:
     """Q for the next step: the columns of ``fresh`` with length 1, or the column of ``last`` where it is 0.
 
-    A Q of zeros would never leave 0 again if its gradient has none in the rows that ``qr`` then takes.
+    With a Q of zeros, P has the first unit vectors as columns. Then only the first rows of M count in the next Q. If
+    they are always 0, so is Q.
     """
     lengths = torch.linalg.vector_norm(fresh, dim=0, dtype=torch.float64)
     return torch.where(lengths > 0, fresh / lengths, last).to(fresh.dtype)

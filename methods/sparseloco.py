@@ -46,7 +46,7 @@ class SparseLoCo(ErrorFeedback, LocalSteps):
         return bucket.gradient.copy_(total.view(-1)[: bucket.size])
 
     def _encoded(self, values: Tensor, indices: Tensor, entries: int) -> Tensor:
-        """``entries``: of the bucket; the last chunk is filled with zeros, which are in no mean."""
+        """``entries``: of the bucket; the last chunk is filled up with zeros, which the means leave out."""
         if self.bits == 32:
             return join(values, pack_indices(indices))
         starts = CHUNK * torch.arange(len(indices), device=indices.device)[:, None]

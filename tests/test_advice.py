@@ -14,7 +14,6 @@ from report_runs import VARIANTS, describe
 from test_report import Items, Report
 
 from dlgs_bench import plugins
-from dlgs_bench.report import style
 from dlgs_bench.timemodel import advice, iterations
 from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR
 from dlgs_bench.timemodel.links import Network
@@ -225,7 +224,7 @@ def test_the_advice_is_refused_without_uncompressed(report, capfd):
 
 def test_the_figure_names_every_variant_at_every_ratio(report):
     text = report.figure(SCRIPTS("figure"), "advice-figure", Items(**inputs(report)), there=THERE)
-    assert style.BOUND["label"] in text
+    assert "computing alone (bound)" in text
     assert "DLGS, ratio 0.01" in text and "DLGS, ratio 0.1" in text and "LAGS, ratio 0.1" in text
 
 

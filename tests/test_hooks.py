@@ -377,7 +377,7 @@ def test_what_is_no_state_is_refused_in_one_line(alone, state):
 MISTAKES = {
     "method: 'topkk' is not a method (did you mean 'topk'?); known: ": {"method": "topkk"},
     "method: 'LAGS' is not a method (did you mean 'lags'?); known: ": {"method": "LAGS"},
-    "none: it has no parameters, but ratio is given": {"method": "none", "ratio": 0.1},
+    "none.ratio: none has no parameters; remove it": {"method": "none", "ratio": 0.1},
     "topk: 'ratio' is missing; give a value of type float": {"method": "topk"},
     "topk.ratio: 1.5 is not valid; give a number in (0, 1]": {"method": "topk", "ratio": 1.5},
     "dlgs: unknown key 'refresh_evry' (did you mean 'refresh_every'?); known: ": {

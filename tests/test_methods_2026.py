@@ -128,6 +128,13 @@ def test_the_unit_of_a_gradient_does_not_matter(name, options, power):
     torch.testing.assert_close(theirs / (1.0 if fixed else scale), ours, rtol=1e-3, atol=1e-3 * float(ours.abs().max()))
 
 
+@pytest.mark.parametrize("name, options", [("quantised", {"code": "e4m3"}), ("block_topk", {"ratio": 1.0})])
+def test_a_block_may_be_longer_than_any_memory(name, options):
+    steps = shares(1, 1, 10)
+    (worker,) = run(name, steps, block=10**12, **options)
+    torch.testing.assert_close(worker.aggregates[0], steps[0][0], rtol=0.1, atol=0.1)
+
+
 def test_powersgd_sends_a_layer_again_whose_gradient_was_0(measured):
     """The first step has no gradient, and the rows that qr takes of a matrix of zeros never have one."""
     generator = torch.Generator().manual_seed(0)

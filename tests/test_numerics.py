@@ -30,7 +30,10 @@ def _signed(magnitudes: torch.Tensor, generator: torch.Generator) -> torch.Tenso
 
 
 # By ratio and number of entries: the methods that keep the law in the fast tests, with every distribution or with one.
-FAST = {(0.01, 2_000): {**dict.fromkeys(ESTIMATORS, tuple(DRAWS)), "dlgs": ("normal",), "micro": ("normal",)}}
+FAST = {
+    (0.01, 2_000): {**dict.fromkeys(ESTIMATORS, tuple(DRAWS)), "dlgs": ("normal",), "micro": ("normal",)},
+    (0.001, 20_000): {"gaussiank": ("unequal",)},
+}
 LONG_RUNS = [
     pytest.param(
         name, ratio, size, draw, marks=[] if draw in FAST.get((ratio, size), {}).get(name, ()) else pytest.mark.slow

@@ -3,7 +3,6 @@
 import gzip
 import json
 import math
-import os
 import re
 import runpy
 import shutil
@@ -611,10 +610,9 @@ def test_the_reference_set_is_what_tables_and_figures_wrote_and_what_they_read(t
 def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     reference, results = reference_in(tmp_path), tmp_path / "results"
     (tmp_path / "figures").mkdir()
-    for calibration in ("older", "newer"):
-        (results / "runs" / calibration / "calibration").mkdir(parents=True)
-        (results / "runs" / calibration / "calibration" / "rate.json").write_text(calibration)
-    os.utime(results / "runs" / "older" / "calibration", (0, 0))
+    for name in ("quick", "reference"):
+        (results / "runs" / name / "calibration").mkdir(parents=True)
+        (results / "runs" / name / "calibration" / "rate.json").write_text(name)
     for name in ("answer", "table1", "table2", "baselines", "claims", "other"):
         (results / f"{name}.md").write_text(f"| rows of {name} |\n\nA caption.\n")
         (results / f"{name}.csv").write_text("statement,verdict\nA statement,holds\n" if name == "claims" else "a\n")
@@ -638,7 +636,7 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     assert places == sorted(places) and "- A finding." in page
     assert gzip.decompress((reference.KEPT / "timing.csv.gz").read_bytes()) == (results / "timing.csv").read_bytes()
     assert not (reference.KEPT / "timing.csv").exists()
-    assert (reference.KEPT / "calibration" / "rate.json").read_text() == "newer"
+    assert (reference.KEPT / "calibration" / "rate.json").read_text() == "reference"
 
 
 @pytest.mark.parametrize(

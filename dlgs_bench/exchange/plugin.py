@@ -96,7 +96,7 @@ def _check_declarations(cls: type[Method], names: list[str]) -> None:
 def _parameter(name: str, hint: Any) -> dict:
     """A type hint as plain values, as {"type": "int", "bounds": [[">=", 1.0]]} or {"choices": [...]}; {} for others.
 
-    ValueError in one line if it has another bound than ``BOUNDS``. ``name``: of the parameter.
+    ``name``: of the parameter.
     """
     if typing.get_origin(hint) is typing.Annotated:
         inner, *given = typing.get_args(hint)
@@ -107,6 +107,7 @@ def _parameter(name: str, hint: Any) -> dict:
 
 
 def _bound(name: str, bound: Any) -> list:
+    """A bound such as ">= 1" as [">=", 1.0]; ValueError in one line if it is none."""
     form = BOUND.fullmatch(bound) if isinstance(bound, str) else None
     if form is None:
         raise ValueError(f"{name}: {bound!r} is not a bound; give bounds such as {' or '.join(BOUND_EXAMPLES)}")

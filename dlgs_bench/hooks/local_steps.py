@@ -1,5 +1,6 @@
 """Local steps in a user's training script: workers train independently, and exchange the changes of their weights."""
 
+import gc
 import os
 import warnings
 import weakref
@@ -36,7 +37,11 @@ ROUNDING = "rounding of 16-bit weights"  # its key in a saved state
 def has_local_steps(parameters: Iterable[Tensor]) -> bool:
     """Whether a ``LocalSteps`` that is not closed exchanges one of these parameters."""
     ids = set(map(id, parameters))
-    return any(sync._finalizer.alive and sync._parameter_ids & ids for sync in _OPEN)
+    for _ in range(2):
+        if not any(sync._finalizer.alive and sync._parameter_ids & ids for sync in _OPEN):
+            return False
+        gc.collect()  # those that the script has deleted
+    return True
 
 
 class LocalSteps:

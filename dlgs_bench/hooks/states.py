@@ -55,7 +55,7 @@ def loaded_state(
 
     ``redistribute``: ``state`` has the states of all workers, whose number may have been another one.
     """
-    if not isinstance(state, Mapping):
+    if not isinstance(state, Mapping) or (redistribute and not all(isinstance(one, tuple) for one in state.values())):
         raise ValueError(
             f"state: {type(state).__name__} is not a saved state; if the checkpoint was saved without a hook, do not "
             "load it into one"

@@ -170,7 +170,7 @@ class Recorder:
         self._finished = self._written = False
 
     def start(self) -> None:
-        if self._model in _RECORDERS:
+        if any(recorder._wrapped is self._wrapped for recorder in _RECORDERS.values()):
             raise ValueError("record: model: another record records it; wait until that has ended")
         _RECORDERS[self._model] = self
         self._handles = [
@@ -247,8 +247,8 @@ class Recorder:
             _refuse_other_exchanges(self._wrapped, self._optimizer)
         if isinstance(self._wrapped, DistributedDataParallel) and self._wrapped._join_config.enable:
             raise ValueError(
-                "record: model: in join, workers make different numbers of steps, and all must get to the measurement; "
-                "record without join, with as many batches for each worker"
+                "record: model: in join, workers make different numbers of steps, but all must get to the measurement; "
+                "record before any join, with as many batches for each worker"
             )
         # FSDP2 gives gradients to hooks only in passes that exchange them.
         self._exchanges = getattr(self._wrapped, "require_backward_grad_sync", self._replicas is not None)
@@ -446,8 +446,8 @@ def _recordable(
     if not isinstance(optimizer, Optimizer) and not hasattr(optimizer, "register_step_post_hook"):
         kind = type(optimizer).__qualname__
         raise ValueError(
-            f"record: optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer, of several the one "
-            "that makes the last step"
+            f"record: optimizer: {kind} is not a torch.optim.Optimizer; give the model's optimizer; if there are "
+            "several, give the one that steps last"
         )
     reshard(model)
     refuse_stranger(_stepping(optimizer), model, "record: ")

@@ -654,7 +654,7 @@ def _unchecked(job: Job) -> list[str]:
     if job.here.workers == 1:
         reasons.append("a profile of one process, where profiles of several workers were checked")
     elif job.kind != "ddp":
-        reasons.append(f"{KINDS[job.kind]}, where DistributedDataParallel was checked")
+        reasons.append(f"{KINDS.get(job.kind, job.kind)}, where DistributedDataParallel was checked")
     if job.words != 1:
         reasons.append("gradients that are not float32, where float32 was checked")
     return reasons

@@ -1,9 +1,10 @@
 """Stacked bars of the parts of one iteration in ms, per variant and ratio; one panel per model, topology and workers.
 
-Dotted: the fastest uncompressed in the same run. On the right: the iteration and the speed-up over this uncompressed.
-Dashed: the lower limit, the shortest computation in the panel. Communication: the time that a worker waits for
-communication after backward. Computation takes longer if communication overlaps with it, because sending needs a core
-too. The scales of the panels differ, because other topologies are timed with other links and workers."""
+Dotted: the fastest uncompressed in the same run. On the right: the iteration and the speed-up over this
+uncompressed. Dashed: the lower limit, the shortest forward and backward pass in the panel. Communication: the time
+that a worker waits for communication after backward. Computation takes longer if communication overlaps with it,
+because sending needs a core too. The scales of the panels differ, because other topologies are timed with other
+links and workers."""
 
 import numpy as np
 import pandas as pd

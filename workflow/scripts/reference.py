@@ -20,6 +20,7 @@ from dlgs_bench.paper import claims, findings  # noqa: E402
 from dlgs_bench.report import captions, style  # noqa: E402
 from dlgs_bench.report.page import described  # noqa: E402
 from dlgs_bench.report.summary import summarise  # noqa: E402
+from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR  # noqa: E402
 
 KEPT = ROOT / "results" / "reference"
 MOST_BYTES = 2_000_000  # of a file in git; a larger table is compressed
@@ -32,7 +33,7 @@ NOTES = (
     "plain torch selection, against the fastest uncompressed of the same run; the next column is against 16 bits, "
     "block by block. Brackets: the range that we expect for 95 % of repeats in the same session. Gains 10 % below: the "
     "time model predicts a speed-up of at least 1.1 if the links of the paper's nodes are slower than this rate. The "
-    "range allows for predictions that are off by a factor of 1.17; 9 of 10 were less off. The paper's links have 50 "
+    f"range allows for an error by a factor of {SPEEDUP_FACTOR}, as in `dlgs-bench advise`. The paper's links have 50 "
     "Gb/s. Training accuracy: the difference to uncompressed, from [long "
     "runs](results/reference-long-training/README.md) of 2026-11-22 to 28. [Terms](docs/measuring.md), and [all "
     "tables, figures and claims](results/reference/README.md)."
@@ -64,9 +65,9 @@ def keep() -> None:
             (KEPT / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
         else:
             shutil.copy(path, KEPT)
-    calibrated = sorted((ROOT / "results" / "runs").glob("*/calibration"), key=lambda path: path.stat().st_mtime)
-    if calibrated:  # the answer's predicted rates follow from them
-        shutil.copytree(calibrated[-1], KEPT / "calibration")
+    calibration = ROOT / "results" / "runs" / "reference" / "calibration"
+    if calibration.exists():  # the answer's predicted rates follow from it
+        shutil.copytree(calibration, KEPT / "calibration")
     result_set.write_record(KEPT, {})
 
 

@@ -30,11 +30,9 @@ def encode(vector: Tensor, block: int, code: str) -> Tensor:
 def decode(messages: Sequence[Tensor], block: int, code: str, out: Tensor) -> Tensor:
     """Write the float32 sum of the vectors in messages of ``encode``, added in order, to ``out``, (n,); return it."""
     out.zero_()
-    floats = 0 if code == "bf16" else -(-len(out) // block)
+    floats, length = 0 if code == "bf16" else -(-len(out) // block), min(block, len(out))
     for message in messages:
         units, codes = message.clone().tensor_split([4 * floats])
         vector = codes.clone().view(DTYPES[code]).float()
-        out += (
-            vector * units.view(torch.float32).repeat_interleave(min(block, len(out)))[: len(out)] if floats else vector
-        )
+        out += vector * units.view(torch.float32).repeat_interleave(length)[: len(out)] if floats else vector
     return out

@@ -52,7 +52,11 @@ def draw(axes: Axes, here: list[Projection], names: Names, there: Network, slowd
             axes.plot(rates, dense / seconds(projection), **look)
     highest = max((line.get_ydata().max() for line in axes.lines), default=1.0)
     bound = dense * slowdown / min(projection.computing_s for projection in here)
-    axes.plot(rates, np.where(bound < BOUND_SHOWN * highest, bound, np.nan), **style.BOUND)
+    axes.plot(
+        rates,
+        np.where(bound < BOUND_SHOWN * highest, bound, np.nan),
+        **style.BOUND | {"label": "computing alone (bound)"},
+    )
 
 
 def finish(axes: Axes, title: str, asked_mbit: float) -> None:

@@ -69,7 +69,8 @@ def main(snakemake: Script) -> None:
     left.set_yticks(heights, [row["label"] for row in rows], fontsize=8)
     left.invert_yaxis()
     first = points.iloc[0]
-    note = f"blue: with error feedback; hatched: without; here: {points['step'].max()} steps of "
+    note = "blue: with error feedback; hatched: without; grey: the source does not say; beyond 1 point the axis is "
+    note += f"logarithmic; here: {points['step'].max()} steps of "
     note += f"{first['workers']} x {first['batch']} samples; {captions.setting(points)}; {captions.seeds(points)}"
     style.save(figure, note, snakemake)
 
