@@ -151,7 +151,7 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network, speed
         _ranking(rows),
         bars(rows, dense.job.alone_s),
         _accuracies(rows),
-        _inverse(job_models, there, speedup),
+        _inverse(job_models, there, factor, speedup),
         _local_steps(dense, there),
         _unknown(profile["job"], dense, there),
     ]
@@ -343,20 +343,21 @@ def _accuracies(rows: Sequence[dict]) -> str:
     )
 
 
-def _inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> str:
+def _inverse(job_models: Sequence[JobModel], there: Network, factor: float, speedup: float = 1.0) -> str:
     low, high = CHECKED["Mb/s"]
 
     def marked(rate: float) -> str:
         return mbit(rate) if low <= rate <= high else f"{mbit(rate)} *"
 
+    def below(rate: float) -> str:
+        return "" if math.isnan(rate) else {0.0: "never", math.inf: "any"}.get(rate) or marked(rate)
+
     faster = "Pays below" if speedup == 1 else f"{speedup:g} times as fast below"
-    cells = [["Method", f"Link for {REACHED:.0%} computing", faster]]
-    for row in job_advice.inverse(job_models, there, speedup):
+    cells = [["Method", f"Link for {REACHED:.0%} computing", faster, "With the whole interval"]]
+    for row in job_advice.inverse(job_models, there, factor, speedup):
         none = "no link is enough" + ("" if row["limit"] == COMPUTING else f": {LIMITS[row['limit']]}")
         needed = {0.0: "any", math.inf: none}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
-        below = row["faster_below_mbit"]
-        pays = "" if math.isnan(below) else {0.0: "never", math.inf: "any"}.get(below) or marked(below)
-        cells.append([row["label"], needed, pays])
+        cells.append([row["label"], needed, below(row["faster_below_mbit"]), below(row["surely_below_mbit"])])
     text = f"Which links {there.workers} workers need:\n{table(cells)}"
     if any(cell.endswith(" *") for cells_of_row in cells for cell in cells_of_row):
         text += f"\n* Outside the rates that were checked, {low:g} to {high:g} Mb/s, so less reliable."

@@ -339,7 +339,7 @@ def test_computing_does_not_limit_what_the_handling_of_bytes_limits():
 
 def test_where_no_link_is_enough_it_says_what_limits_then():
     job_models, there = job_advice.models(profile_of(part_s=1e-4)), Network(1024, 1000, 1000.0)
-    lines = [line for line in advise._inverse(job_models, there).splitlines() if "no link is enough" in line]
+    lines = [line for line in advise._inverse(job_models, there, 1.34).splitlines() if "no link is enough" in line]
     assert lines and all("no link is enough: number of messages" in line for line in lines)
 
 
@@ -647,6 +647,10 @@ def test_the_rate_for_a_speed_up_can_be_asked_for(capsys):
     assert advise.mbit(rate) in row
     network = replace(dense.job.here, rate_mbit=rate)
     assert dense.iteration_s(network) / topk.iteration_s(network) == pytest.approx(1.2, rel=0.01)
+    (inverse,) = job_advice.inverse([dense, topk], dense.job.here, 1.5, 1.2)[1:]
+    assert inverse["faster_below_mbit"] == rate > inverse["surely_below_mbit"]
+    network = replace(dense.job.here, rate_mbit=inverse["surely_below_mbit"])
+    assert dense.iteration_s(network) / topk.iteration_s(network) == pytest.approx(1.2 * 1.5, rel=0.01)
 
 
 def answer(capsys, *arguments) -> str:
