@@ -531,7 +531,7 @@ def test_a_job_that_does_not_exchange_once_and_uncompressed_is_refused(engine, w
             assert line.startswith("record: ") and "\n" not in line and line.count(";") == 1, (kind, line)
         if engine == "torch_dist":
             assert "FSDP's reduce-scatter" in lines["no replicas"] and "a hook exchanges" in lines["sharded"]
-            assert "record without join" in lines["join"]
+            assert "record before any join" in lines["join"]
         assert "a hook exchanges its gradients" in lines["hook"] and "uncompressed training" in lines["16 bits"]
 
 
