@@ -357,7 +357,7 @@ def _inverse(job_models: Sequence[JobModel], there: Network, factor: float, spee
     for row in job_advice.inverse(job_models, there, factor, speedup):
         none = "no link is enough" + ("" if row["limit"] == COMPUTING else f": {LIMITS[row['limit']]}")
         needed = {0.0: "any", math.inf: none}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
-        cells.append([row["label"], needed, below(row["faster_below_mbit"]), below(row["surely_below_mbit"])])
+        cells.append([row["label"], needed, below(row["faster_below_mbit"]), below(row["interval_below_mbit"])])
     text = f"Which links {there.workers} workers need:\n{table(cells)}"
     if any(cell.endswith(" *") for cells_of_row in cells for cell in cells_of_row):
         text += f"\n* Outside the rates that were checked, {low:g} to {high:g} Mb/s, so less reliable."

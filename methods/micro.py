@@ -43,9 +43,9 @@ class MiCRO(Selects, Ratio):
         else:  # a worker's message begins with its k-th magnitude
             first = self.selector.kth_magnitude(own, self.k(bucket, len(own))) if len(own) else 0.0
             message = torch.cat([own.new_tensor([first]).view(torch.int32), self._chosen(own, first) + start])
-            received = [message.tensor_split([1]) for message in (yield Gather(message, entries=0))]
-            h = max(magnitude.view(torch.float32).item() for magnitude, _ in received)
-            received = [indices for _, indices in received]
+            messages = yield Gather(message, entries=0)
+            h = max(message[:1].view(torch.float32).item() for message in messages)
+            received = [message[1:] for message in messages]
         chosen = torch.cat(received).long()
         self.common_thresholds[bucket.index] = h * (1 + self.gain * (min(len(chosen) / self.k(bucket), MOST) - 1))
         values = corrected[chosen]

@@ -648,8 +648,8 @@ def test_the_rate_for_a_speed_up_can_be_asked_for(capsys):
     network = replace(dense.job.here, rate_mbit=rate)
     assert dense.iteration_s(network) / topk.iteration_s(network) == pytest.approx(1.2, rel=0.01)
     (inverse,) = job_advice.inverse([dense, topk], dense.job.here, 1.5, 1.2)[1:]
-    assert inverse["faster_below_mbit"] == rate > inverse["surely_below_mbit"]
-    network = replace(dense.job.here, rate_mbit=inverse["surely_below_mbit"])
+    assert inverse["faster_below_mbit"] == rate > inverse["interval_below_mbit"]
+    network = replace(dense.job.here, rate_mbit=inverse["interval_below_mbit"])
     assert dense.iteration_s(network) / topk.iteration_s(network) == pytest.approx(1.2 * 1.5, rel=0.01)
 
 

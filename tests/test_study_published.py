@@ -80,7 +80,7 @@ def judged(tmp_path, monkeypatch):
         found = []
         for seed, of_seed in enumerate(accuracies):
             for (name, spec), accuracy in zip(runs_of().items(), of_seed, strict=True):
-                points = pd.DataFrame([{"step": 312, "sent_bytes": 2e6, "test_accuracy": accuracy}])
+                points = pd.DataFrame([{"step": 312, "sent_bytes": 2.4e9, "test_accuracy": accuracy}])
                 spec = replace(spec, training=replace(spec.training, seed=seed))
                 found.append(made.runs.write(f"{name}-{seed}", spec, points=points) / "points.csv")
         params, inputs = {"test_samples": samples}, {"points": found, "published": PUBLISHED}
@@ -97,7 +97,10 @@ def test_accuracies_as_published_agree_in_everything(judged):
     assert "contradicts 0, cannot be told 0. One seed shows gaps of more than 1." in shown
     assert "as that: Top-K 0.1, no feedback; Top-K 0.01, no feedback; random-k 0.1, no feedback; random-k" in shown
     assert (
-        "| 2 " in shown and "| +0.00 ± " in shown and "| -6.20 ± " in shown and "312 steps of 2 x 32 samples" in shown
+        "| 2,400 " in shown
+        and "| +0.00 ± " in shown
+        and "| -6.20 ± " in shown
+        and "312 steps of 2 x 32 samples" in shown
     )
     inputs = Items(table=made.folder / "published.csv", points=points)
     text = made.figure("studies/published/figure.py", "published-figure", inputs)

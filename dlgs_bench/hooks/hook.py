@@ -484,12 +484,17 @@ def open_hooks() -> list["Hook"]:
 
 def refuse_second_hook(parameters: Mapping[str, Tensor]) -> None:
     """ValueError in one line if another hook exchanges one of these parameters already."""
-    for _ in range(2):
-        taken = [name for name, p in parameters.items() if any(id(p) in hook._exchanged for hook in _HOOKS)]
-        if not taken:
-            return
-        gc.collect()  # hooks that the script has deleted
-    raise ValueError(f"{taken[0]}: another hook exchanges its gradient already; call close of that hook first")
+    taken = still(lambda: [name for name, p in parameters.items() if any(id(p) in hook._exchanged for hook in _HOOKS)])
+    if taken:
+        raise ValueError(f"{taken[0]}: another hook exchanges its gradient already; call close of that hook first")
+
+
+def still(find: Callable[[], list]) -> list:
+    """What ``find`` finds, without objects that the script has deleted and Python has not collected yet."""
+    if not find():
+        return []
+    gc.collect()
+    return find()
 
 
 def weakly(method: Callable) -> Callable:

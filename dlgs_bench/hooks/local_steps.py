@@ -1,6 +1,5 @@
 """Local steps in a user's training script: workers train independently, and exchange the changes of their weights."""
 
-import gc
 import os
 import warnings
 import weakref
@@ -24,7 +23,7 @@ from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.groups import agreement, broadcast_all, own_communicator, refuse_destroyed
-from dlgs_bench.hooks.hook import checked_method, plain_context, released_with, usable, weakly
+from dlgs_bench.hooks.hook import checked_method, plain_context, released_with, still, usable, weakly
 from dlgs_bench.hooks.optimizers import listed_optimizers, refuse_stranger
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
 from dlgs_bench.hooks.wrappers import before_forward, refuse_inner, refuse_outer
@@ -37,11 +36,7 @@ ROUNDING = "rounding of 16-bit weights"  # its key in a saved state
 def has_local_steps(parameters: Iterable[Tensor]) -> bool:
     """Whether a ``LocalSteps`` that is not closed exchanges one of these parameters."""
     ids = set(map(id, parameters))
-    for _ in range(2):
-        if not any(sync._finalizer.alive and sync._parameter_ids & ids for sync in _OPEN):
-            return False
-        gc.collect()  # those that the script has deleted
-    return True
+    return bool(still(lambda: [None for sync in _OPEN if sync._finalizer.alive and sync._parameter_ids & ids]))
 
 
 class LocalSteps:

@@ -33,13 +33,14 @@ def draw(sets: Sets) -> Figure:
 def _draw_cell(axes: Axes, cell: pd.DataFrame, sets: Sets) -> None:
     keys = [*compare.SAME, "swept_mbit"]
     cell = cell.sort_values(["variant", "ratio"], ascending=[True, False], ignore_index=True)
-    rows_of = [cell[keys].reset_index().merge(table[table["disturbed"].isna()], on=keys) for _, table in sets]
-    drawn = [index for index, own in enumerate(rows_of) if len(own)]
-    for place, index in enumerate(drawn):
-        own, name = rows_of[index], sets[index][0]
+    drawn = []  # the sets that the panel has, each with its look
+    for index, (name, table) in enumerate(sets):
+        own = cell[keys].reset_index().merge(table[table["disturbed"].isna()], on=keys)
+        if len(own):
+            drawn.append((own, looks.line(index, name) | {"linestyle": ""}))
+    for place, (own, look) in enumerate(drawn):
         ends = style.whiskers(*(own[f"speedup{end}"] for end in ("", "_low", "_high")))
         places = own["index"] + APART * ((place + 0.5) / len(drawn) - 0.5)
-        look = looks.line(index, name) | {"linestyle": ""}
         axes.errorbar(own["speedup"], places, xerr=ends, elinewidth=0.9, **look)
     axes.axvline(1, color="0.4", linestyle=":", linewidth=0.8)
     axes.set_xscale("log")

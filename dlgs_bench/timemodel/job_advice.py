@@ -690,7 +690,7 @@ def rank(job_models: Sequence[JobModel], there: Network, factor: float) -> list[
 def inverse(job_models: Sequence[JobModel], there: Network, factor: float, speedup: float = 1.0) -> list[dict]:
     """One row per model: ``needed_mbit``, and below which rate it has more than ``speedup`` (NaN for uncompressed).
 
-    ``factor``: of the interval of a predicted speed-up; below ``surely_below_mbit`` the whole interval is above
+    ``factor``: of the interval of a predicted speed-up; below ``interval_below_mbit`` the whole interval is above
     ``speedup``. ``limit``: what limits an iteration over links of infinite rate, if no link is enough.
     """
     rows = []
@@ -698,10 +698,10 @@ def inverse(job_models: Sequence[JobModel], there: Network, factor: float, speed
         needed, unlimited = needed_mbit(model, there), replace(there, rate_mbit=math.inf)
         limit = predicted(model, unlimited)["limit"] if math.isinf(needed) else iterations.COMPUTING
         dense = model.name in DENSE_NAMES
-        below, surely = (
+        below, interval_below = (
             math.nan if dense else break_even_mbit(job_models[0], model, there, least)
             for least in (speedup, speedup * factor)
         )
         rows.append({"name": model.name, "label": model.label, "needed_mbit": needed, "limit": limit,
-                     "faster_below_mbit": below, "surely_below_mbit": surely})  # fmt: skip
+                     "faster_below_mbit": below, "interval_below_mbit": interval_below})  # fmt: skip
     return rows
