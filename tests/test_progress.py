@@ -120,12 +120,12 @@ def test_a_run_without_an_estimate_tells_what_it_and_runs_like_it_will_take(tmp_
     run = tmp_path / "accuracy" / "a-none"
     assert progress.whole(run, 40.0) == "[0/2 runs done] "
     assert "estimate" not in progress.against_announced(tmp_path)
-    assert progress.whole(run, 40.0, 20.0) == f"[0/2 runs done, about {progress.clock(20 + 60)} left] "
-    first = progress.clock(20 + 60 + progress.REST_S)
+    assert progress.whole(run, 40.0, 20.0, 90.0) == f"[0/2 runs done, about {progress.clock(20 + 90)} left] "  # resumed
+    first = progress.clock(20 + 90 + progress.REST_S)
     assert progress.against_announced(tmp_path).endswith(f"; the first estimate of all runs was {first}")
     finish(run, TRAINED, 60.0)
     for known in (run, tmp_path / "accuracy" / "another"):
-        assert progress.whole(known, 60.0, 5.0) == f"[1/2 runs done, about {progress.clock(60)} left] "
+        assert progress.whole(known, 60.0, 5.0, 65.0) == f"[1/2 runs done, about {progress.clock(60)} left] "
 
 
 def test_a_calibration_lies_one_folder_deeper_and_a_run_without_a_workflow_has_no_state(tmp_path):

@@ -48,9 +48,9 @@ class RunLogger:
     def spent_s(self) -> float:
         return time.monotonic() - self._begun
 
-    def __call__(self, message: str, left_s: float | None = None) -> None:
+    def __call__(self, message: str, left_s: float | None = None, whole_s: float | None = None) -> None:
         with suppress(OSError):  # the terminal is closed
-            prefix = progress.whole(self._folder, self.spent_s(), left_s)
+            prefix = progress.whole(self._folder, self.spent_s(), left_s, whole_s)
             print(f"{prefix}{self._title}: {message}", file=sys.stderr, flush=True)
 
 
@@ -271,8 +271,9 @@ def watch(process: subprocess.Popen, ranks: Ranks, settings: LaunchSettings, say
                 first = (now, done)
             elif now - printed_at >= PROGRESS_INTERVAL_S and done > first[1]:
                 printed_at = now
-                left_s = (now - first[0]) * (total - done) / (done - first[1])
-                say(f"{done}/{total}, {progress.clock(left_s)} left", left_s)
+                step_s = (now - first[0]) / (done - first[1])
+                left_s = step_s * (total - done)
+                say(f"{done}/{total}, {progress.clock(left_s)} left", left_s, step_s * total)
         _wait(process, HEARTBEAT_INTERVAL_S)
     return None
 

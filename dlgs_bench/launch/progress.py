@@ -77,12 +77,13 @@ def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
     return f"{to_do}, about {about} for {len(expected)} of them{later}"
 
 
-def whole(run: Path, spent_s: float, own_left_s: float | None = None) -> str:
+def whole(run: Path, spent_s: float, own_left_s: float | None = None, own_s: float | None = None) -> str:
     """The state of the whole workflow, in words; ``run``: the folder of a run that has taken ``spent_s``.
 
-    ``own_left_s``: the time left by the run's own speed. It counts for a run that has no estimate, and for unfinished
-    runs of the same kind and model. The time that a run takes beyond its estimate is not taken from the other runs. No
-    time is stated while no unfinished run has an estimate.
+    ``own_left_s``, ``own_s``: the time left and the time of the whole run, by the run's own speed. If the run has no
+    estimate, they count for it and for unfinished runs of the same kind and model. A run that continues from a
+    checkpoint has spent less than the difference. The time that a run takes beyond its estimate is not taken from the
+    other runs. No time is stated while no unfinished run has an estimate.
     """
     folder = next((above for above in run.parents if (above / QUEUE).exists()), None)
     specs = _read(folder / QUEUE) if folder else None
@@ -91,11 +92,11 @@ def whole(run: Path, spent_s: float, own_left_s: float | None = None) -> str:
     queue = _Queue.read(folder, {name: RunSpec.from_json(text) for name, text in specs.items()})
     expected = {name: _expected_s(queue, name) for name in queue.left}
     own = run.relative_to(folder).as_posix()
-    if (own_s := expected.get(own)) is not None:
-        expected[own] = max(0.0, own_s - spent_s)
+    if (estimate_s := expected.get(own)) is not None:
+        expected[own] = max(0.0, estimate_s - spent_s)
     elif own in expected and own_left_s is not None:
         alike = [name for name in queue.left if _alike(queue.runs[name]) == _alike(queue.runs[own])]
-        expected |= dict.fromkeys(alike, spent_s + own_left_s) | {own: own_left_s}
+        expected |= dict.fromkeys(alike, own_s) | {own: own_left_s}
     left_s, some_unknown = sum(filter(None, expected.values())), None in expected.values()
     if not queue.calibrating and not some_unknown:
         _expect(folder / ANNOUNCED, left_s + REST_S)

@@ -12,7 +12,7 @@ from itertools import product
 
 import pandas as pd
 
-from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, at_most, few, judge
+from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, few, judge, within
 from dlgs_bench.stats import LEAST_BLOCKS, Estimate, mean_of_seeds, unpaired
 
 UNTESTED = "cannot be tested here"
@@ -216,11 +216,11 @@ def hybrid(table: pd.DataFrame, learning: pd.DataFrame) -> Iterator[dict]:
 
 
 def _learning(table: pd.DataFrame) -> Iterator[dict]:
-    """Per model, the difference of the last training accuracies of each seed; fewer than three seeds decide nothing."""
+    """Per model, the last training accuracy minus data parallelism's, by seed; three seeds are needed to decide."""
     for model, rows in table.groupby("model", sort=False):
         last = rows[rows["step"] == rows["step"].max()].pivot(index="seed", columns="way", values="train_accuracy")
-        judged = at_most((last["hybrid"] - last["data-parallel"]).abs(), ALIKE, model=model)
-        where = f"{model}, {rows['step'].max()} steps, difference of training accuracy to data-parallel, absolute value"
+        judged = within(last["hybrid"] - last["data-parallel"], ALIKE, model=model)
+        where = f"{model}, {rows['step'].max()} steps, training accuracy minus data-parallel's"
         row = {"statement": "Its accuracy is about as high as with the other methods", "published": "", "where": where}
         why = f"{judged.why}; both have the same samples and the same weights at the start"
         yield row | {key: getattr(judged, key) for key in ("value", "low", "high", "n", "verdict")} | {"why": why}
