@@ -151,7 +151,7 @@ def _report(profile: dict, job_models: Sequence[JobModel], there: Network, speed
         _ranking(rows),
         bars(rows, dense.job.alone_s),
         _accuracies(rows),
-        _inverse(job_models, there, factor, speedup),
+        _inverse(job_models, there, speedup),
         _local_steps(dense, there),
         _unknown(profile["job"], dense, there),
     ]
@@ -343,7 +343,7 @@ def _accuracies(rows: Sequence[dict]) -> str:
     )
 
 
-def _inverse(job_models: Sequence[JobModel], there: Network, factor: float, speedup: float = 1.0) -> str:
+def _inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> str:
     low, high = CHECKED["Mb/s"]
 
     def marked(rate: float) -> str:
@@ -354,7 +354,7 @@ def _inverse(job_models: Sequence[JobModel], there: Network, factor: float, spee
 
     faster = "Pays below" if speedup == 1 else f"{speedup:g} times as fast below"
     cells = [["Method", f"Link for {REACHED:.0%} computing", faster, "With the whole interval"]]
-    for row in job_advice.inverse(job_models, there, factor, speedup):
+    for row in job_advice.inverse(job_models, there, speedup):
         none = "no link is enough" + ("" if row["limit"] == COMPUTING else f": {LIMITS[row['limit']]}")
         needed = {0.0: "any", math.inf: none}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
         cells.append([row["label"], needed, below(row["faster_below_mbit"]), below(row["interval_below_mbit"])])

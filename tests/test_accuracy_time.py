@@ -66,6 +66,18 @@ def test_an_accuracy_that_is_never_reached_is_infinitely_late():
     assert low["relative"].isna().all()
 
 
+def test_only_seeds_that_both_have_count():
+    lucky = points(**CURVES).query("variant == 'none'").assign(seed=1, run="none-1", test_accuracy=0.9)
+    both = times(pd.concat([points(**CURVES), lucky]), iterations(timing()))
+    pd.testing.assert_frame_equal(both, times(points(**CURVES), iterations(timing())))
+
+
+def test_links_count_with_the_rate_that_they_had_when_iterations_were_measured():
+    """Links in proportion follow the machine: a slowdown of 0.5 means twice the rate."""
+    measured, followed = (timing().assign(rate_mbit=rate, slowdown=rate / 200) for rate in (200.0, 100.0))
+    pd.testing.assert_frame_equal(iterations(followed), iterations(measured))
+
+
 def test_methods_that_were_not_timed_and_curves_in_another_precision_are_left_out():
     table = times(points(**CURVES), iterations(timing()))
     assert set(table["variant"]) == {"topk", "dlgs"}
@@ -93,7 +105,7 @@ PARTS = ("forward_s", "backward_s", "communication_s", "optimizer_s", "other_s")
 
 @given(st.tuples(*[st.floats(0, 2)] * len(PARTS)), st.floats(1e3, 1e9), st.floats(1, 10), st.floats(1, 10))
 def test_slower_links_make_an_iteration_longer_by_at_most_what_the_bytes_take_longer(parts, sent, one, other):
-    fields = dict(zip(PARTS, parts, strict=True)) | {"iteration_s": sum(parts), "sent_bytes": sent, "rate_mbit": 100.0}
+    fields = dict(zip(PARTS, parts, strict=True)) | {"iteration_s": sum(parts), "sent_bytes": sent, "links_mbit": 100.0}
     link_s = sent * 8e-6 / 100
     slow, slower = sorted((one, other))
     (least, most), (later_least, later_most) = slower_s(fields, slow), slower_s(fields, slower)
@@ -103,7 +115,7 @@ def test_slower_links_make_an_iteration_longer_by_at_most_what_the_bytes_take_lo
 
 
 def test_a_worker_that_waits_for_all_bytes_waits_for_all_of_them_over_slower_links():
-    fields = dict.fromkeys(PARTS, 1.0) | {"iteration_s": 5.0, "sent_bytes": 12.5e6, "rate_mbit": 100.0}  # 1 s
+    fields = dict.fromkeys(PARTS, 1.0) | {"iteration_s": 5.0, "sent_bytes": 12.5e6, "links_mbit": 100.0}  # 1 s
     assert slower_s(fields, 3.0) == (7.0, 7.0)
     hidden = fields | {"communication_s": 0.5, "iteration_s": 4.5}
     assert slower_s(hidden, 3.0) == (6.0, 6.5)  # forward, 3 s of the link, optimizer and other

@@ -79,7 +79,7 @@ def test_the_interval_is_the_margin_of_the_check_but_has_a_least_width(off, fact
 def test_ranks_are_against_uncompressed_of_the_same_model_and_topology():
     rows = [("a", "none", 1.0), ("a", "topk", 0.5), ("b", "none", 2.0), ("b", "topk", 4.0)]
     table = pd.DataFrame(rows, columns=["model", "variant", "iteration_s"]).assign(topology="allgather")
-    found = advice.ranked(table, 1.2).set_index(["model", "variant"])
+    found = advice.ranked(advice.compared(table), 1.2).set_index(["model", "variant"])
     assert found["speedup"].to_dict() == {
         ("a", "topk"): 2.0,
         ("a", "none"): 1.0,
@@ -90,11 +90,13 @@ def test_ranks_are_against_uncompressed_of_the_same_model_and_topology():
     bounds = ["speedup_low", "speedup_high"]
     assert iterations.verdict(*found.loc[("a", "topk"), bounds]) == "pays"
     assert iterations.verdict(*found.loc[("b", "topk"), bounds]) == "does not pay"
-    assert iterations.verdict(*advice.ranked(table, 3.0)[bounds].iloc[0]) == "cannot be told"
+    assert iterations.verdict(*advice.ranked(advice.compared(table), 3.0)[bounds].iloc[0]) == "cannot be told"
     twice = pd.concat([table, table[table["variant"] == "none"].assign(iteration_s=0.8)])
-    assert advice.ranked(twice, 1.2).query("model == 'a'")["speedup"].tolist() == pytest.approx([1.6, 1.0, 0.8])
+    assert advice.ranked(advice.compared(twice), 1.2).query("model == 'a'")["speedup"].tolist() == pytest.approx(
+        [1.6, 1.0, 0.8]
+    )
     with pytest.raises(ValueError, match="missing for b"):
-        advice.ranked(table.drop(2), 1.2)
+        advice.ranked(advice.compared(table.drop(2)), 1.2)
 
 
 def test_nothing_saved_takes_longer_and_free_links_save_nothing_more(report):

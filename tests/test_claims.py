@@ -247,10 +247,16 @@ def test_accuracy_close_to_uncompressed_needs_three_seeds():
 
 @pytest.mark.parametrize("density, verdict", [(0.1, HOLDS), (0.19, HOLDS), (0.21, FAILS), (0.02, FAILS)])
 def test_a_threshold_that_is_reused_sends_about_the_ratio(density, verdict):
-    learnt = accuracy_runs()
-    learnt.loc[(learnt["variant"] == "dlgs") & (learnt["epoch"] == 79), "density"] = density
-    assert verdicts("Thresholds change little", learnt=learnt) == {verdict}
-    assert verdicts("Thresholds change little", learnt=learnt.assign(step=learnt["step"] / 2)) == {UNKNOWN}
+    words, learnt = "Thresholds change little", accuracy_runs()
+    learnt["epoch"] = learnt["epoch"].map({40: 1.0, 79: 2.0, 85: 3.0, 140: 4.0})
+    learnt["step"] = 40 * learnt["epoch"]
+    learnt.loc[(learnt["variant"] == "dlgs") & (learnt["epoch"] == 2), "density"] = density
+    assert verdicts(words, learnt=learnt) == {verdict}
+    assert verdicts(words, learnt=learnt.assign(step=learnt["step"] / 2)) == {UNKNOWN}  # a short training
+    assert verdicts(words, learnt=learnt.assign(epoch=2 * learnt["epoch"])) == {UNKNOWN}  # a point every two epochs
+    halves = [learnt.assign(epoch=learnt["epoch"] - 0.5, step=learnt["step"] - 20, density=2.5 * learnt["density"])]
+    halves += [learnt.assign(density=-0.5 * learnt["density"])]  # equal means over the epoch
+    assert verdicts(words, learnt=pd.concat(halves)) == {verdict}
 
 
 @pytest.mark.parametrize("dlgs, verdict", [(1.95, HOLDS), (1.0, FAILS), ([1.0, 2.0, 4.0], UNKNOWN)])
@@ -419,16 +425,33 @@ def test_overlap_and_compression_are_read_off_what_is_waited_for_and_sent():
         assert verdicts("DLGS compresses markedly", pd.concat([timing(dlgs=None), dlgs])) == {verdict}
 
 
-def test_a_wait_that_a_clock_cannot_show_has_no_quotient():
+@pytest.mark.parametrize("method, words", [("lags", "LAGS hides communication"), ("topk", "Top-K shortens")])
+def test_a_wait_that_a_clock_cannot_show_is_a_bound_of_the_quotient(method, words):
     """Blocks of one run of the reference set waited 0 to 14 ms, with medians of launches from 0.35 to 1.8 ms."""
-    for method, words in (("lags", "LAGS hides communication"), ("topk", "Top-K shortens")):
-        run = timing_run(method, FASTER[method])
-        run.loc[run["timed"] == method, "communication_s"] = [0.0, 0.0009, 0.014]
-        (row,) = comparisons_of(words, pd.concat([timing(**{method: None}), run])).to_dict("records")
-        assert row["verdict"] == UNKNOWN and pd.isna(row["value"]) and "did not wait" in row["why"]
-        run.loc[run["timed"] == method, "communication_s"] = [0.0, 0.0011, 0.014]  # one block without a wait
-        (row,) = comparisons_of(words, pd.concat([timing(**{method: None}), run])).to_dict("records")
-        assert row["high"] < 1e6
+
+    def waited(*seconds: float, others: tuple = ()) -> dict:
+        runs = pd.concat([timing_run(method, FASTER[method]), timing(**{method: None})], ignore_index=True)
+        own = runs["timed"] == method
+        if others:
+            runs["communication_s"] = runs["block"].map(dict(enumerate(others)))
+        runs.loc[own, "communication_s"] = runs.loc[own, "block"].map(dict(enumerate(seconds)))
+        (row,) = comparisons_of(words, runs).to_dict("records")
+        return row
+
+    clear = waited(0.0, 0.0009, 0.014)
+    assert clear["verdict"] == HOLDS and "did not wait" in clear["why"] and "bound" in clear["why"]
+    assert clear["value"] == pytest.approx(waited(0.001, 0.001, 0.001)["value"], rel=0.1)
+    assert waited(0.0, 0.0009, 0.014, others=(0.0011, 0.009, 0.0012))["verdict"] == UNKNOWN
+    neither = waited(0.0, 0.0009, 0.014, others=(0.0005, 0.0005, 0.0005))
+    assert neither["verdict"] == UNKNOWN and pd.isna(neither["value"]) and "did not wait" in neither["why"]
+    assert waited(0.0, 0.0011, 0.014)["high"] < 1e6  # one block without a wait
+
+
+def test_a_method_that_waits_where_the_other_does_not_fails_the_statement():
+    run = timing_run("topk", FASTER["topk"])
+    run.loc[run["timed"] == "topk", "communication_s"] = 1e-5
+    (row,) = comparisons_of("LAGS hides communication", pd.concat([timing(topk=None), run])).to_dict("records")
+    assert row["verdict"] == FAILS and row["high"] < 0.1
 
 
 def test_a_run_that_did_not_wait_widens_no_interval_of_the_others():

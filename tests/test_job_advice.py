@@ -339,7 +339,7 @@ def test_computing_does_not_limit_what_the_handling_of_bytes_limits():
 
 def test_where_no_link_is_enough_it_says_what_limits_then():
     job_models, there = job_advice.models(profile_of(part_s=1e-4)), Network(1024, 1000, 1000.0)
-    lines = [line for line in advise._inverse(job_models, there, 1.34).splitlines() if "no link is enough" in line]
+    lines = [line for line in advise._inverse(job_models, there).splitlines() if "no link is enough" in line]
     assert lines and all("no link is enough: number of messages" in line for line in lines)
 
 
@@ -469,7 +469,7 @@ def test_gradients_of_16_bits_are_half_the_bytes():
 def test_the_interval_and_the_range_are_those_of_the_checked_cases():
     cases = pd.read_csv(ROOT / "workflow/studies/advise/checked.csv")
     assert advice.margin(cases) <= SPEEDUP_FACTOR == advice.interval(cases)
-    columns = zip(CHECKED.values(), ("workers", "rate_mbit", "latency_ms", "iteration_s"), strict=True)
+    columns = zip(CHECKED.values(), ("workers", "rate_mbit", "latency_ms", "dense_s"), strict=True)
     for bounds, column in columns:
         assert (cases[column].min(), cases[column].max()) == pytest.approx(bounds, rel=0.06)
 
@@ -647,10 +647,30 @@ def test_the_rate_for_a_speed_up_can_be_asked_for(capsys):
     assert advise.mbit(rate) in row
     network = replace(dense.job.here, rate_mbit=rate)
     assert dense.iteration_s(network) / topk.iteration_s(network) == pytest.approx(1.2, rel=0.01)
-    (inverse,) = job_advice.inverse([dense, topk], dense.job.here, 1.5, 1.2)[1:]
+    (inverse,) = job_advice.inverse([dense, topk], dense.job.here, 1.2)[1:]
     assert inverse["faster_below_mbit"] == rate > inverse["interval_below_mbit"]
-    network = replace(dense.job.here, rate_mbit=inverse["interval_below_mbit"])
-    assert dense.iteration_s(network) / topk.iteration_s(network) == pytest.approx(1.2 * 1.5, rel=0.01)
+
+
+KEPT_PROFILES = sorted((ROOT / "results/reference-profiles/recorded").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", [RECORDED, *KEPT_PROFILES], ids=lambda path: path.stem)
+@pytest.mark.parametrize("latency_ms", [0, 20])
+def test_below_the_rate_of_the_whole_interval_the_interval_excludes_no_gain_whatever_rate_was_asked(path, latency_ms):
+    """Most kept profiles have rates at which the interval is narrow, so that the wide one alone would say less."""
+    dense, *others = job_advice.script_models(load(path), ["topk"])
+    topk = others[-1]
+    found = [job_advice.inverse([dense, topk], Network(2, asked, latency_ms))[-1] for asked in (10, 1000, 1e5)]
+    assert found[0] == found[1] == found[2]
+    below = found[0]["interval_below_mbit"]
+    assert 0 < below <= found[0]["faster_below_mbit"]
+    for rate in below * np.array([0.01, 0.1, 0.3, 0.6, 0.9, 0.97, 1.03]):
+        there = Network(2, float(rate), latency_ms)
+        gain = dense.iteration_s(there) / topk.iteration_s(there)
+        above = gain > job_advice.interval([dense, topk], there)[0]
+        assert above or rate > below
+        if rate > below and latency_ms:
+            assert not above
 
 
 def answer(capsys, *arguments) -> str:

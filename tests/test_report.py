@@ -138,6 +138,32 @@ def in_order(markdown: str, titles) -> bool:
     return places == sorted(places)
 
 
+ANSWER = runpy.run_path(str(ROOT / "workflow" / "scripts" / "answer.py"))
+
+
+@pytest.mark.parametrize(
+    "speedup_high, gains, pays",
+    [
+        ([0.98, 0.99], False, "no"),
+        ([0.98, 1.15], False, "no significant difference"),  # the second method may gain
+        ([0.98, math.nan], False, "no significant difference"),
+        ([1.2, 0.9], True, "yes"),
+    ],
+)
+def test_compression_does_not_pay_if_every_method_is_significantly_slower(speedup_high, gains, pays):
+    rows = pd.DataFrame({"speedup_high": speedup_high, "enough": True, "model": "vgg16", "batch": 32, "blocks": 9})
+    assert ANSWER["verdict"](rows.iloc[0], gains, rows) == pays
+
+
+def test_only_seeds_of_the_longest_training_count_for_the_accuracy():
+    """Seed 0 trained for 30 epochs and seed 1 for 2."""
+    rows = [("dlgs", 0, 30, 0.92), ("none", 0, 30, 0.93), ("dlgs", 1, 2, 0.45), ("none", 1, 2, 0.60)]
+    points = pd.DataFrame(rows, columns=["variant", "seed", "epoch", "train_accuracy"])
+    points = points.assign(model="vgg16", ratio=0.01, step=points["epoch"], run=range(4))
+    found = ANSWER["accuracy_cost"]({"model": "vgg16", "variant": "dlgs", "ratio": 0.01}, [points])
+    assert found["accuracy_cost"] == pytest.approx(-0.01) and found["accuracy_seeds"] == 1
+
+
 def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_accuracy(report):
     calibration = [file for kind in ("layers", "exchanges") for file in report.runs.every(kind, "run.json")]
     kept = report.folder / "kept.csv"

@@ -44,7 +44,7 @@ def slower_s(row: dict[str, Any], times: float) -> tuple[float, float]:
     ``row``: a row of Table 2. The most: nothing more is computed while the bytes travel. The least: they travel during
     the whole of backward; but if the worker waited for all bytes when it was measured, it waits for all bytes here.
     """
-    link_s = row["sent_bytes"] * 8e-6 / row["rate_mbit"]
+    link_s = row["sent_bytes"] * 8e-6 / row["links_mbit"]
     most = row["iteration_s"] + (times - 1) * link_s
     if row["communication_s"] >= link_s:
         return most, most
@@ -114,10 +114,13 @@ def times(points: pd.DataFrame, every: pd.DataFrame, targets: Mapping[str, Seque
     """One row for each method, target and rate: ``seconds`` to the target, and ``relative``, divided by the time of
     uncompressed. Infinite if the run never reaches the target, NaN if uncompressed never does.
 
-    ``every``: ``iterations``. ``targets``: of each model. Methods that Table 2 does not have are left out.
+    Only seeds that both have count, if there are any. ``every``: ``iterations``. ``targets``: of each model. Methods
+    that Table 2 does not have are left out.
     """
     rows: Rows = []
     for own, dense in pairs(points):
+        if both := set(own["seed"]) & set(dense["seed"]):
+            own, dense = (rows[rows["seed"].isin(both)] for rows in (own, dense))
         first = own.iloc[0]
         metadata = {key: first[key] for key in (*SETTING, *METHOD)} | {"seeds": own["seed"].nunique()}
         for target in targets.get(first["model"], ()):
@@ -154,5 +157,6 @@ def errors(timing: pd.DataFrame) -> pd.Series:
     relative_errors = []
     for row in both[both["rate_mbit"] < both["rate_mbit_fastest"]].to_dict("records"):
         there = {name: row[f"{name}_fastest"] for name in fastest if name not in keys}
-        relative_errors.append(sum(slower_s(there, there["rate_mbit"] / row["rate_mbit"])) / 2 / row["iteration_s"] - 1)
+        predicted_s = sum(slower_s(there, there["links_mbit"] / row["links_mbit"])) / 2
+        relative_errors.append(predicted_s / row["iteration_s"] - 1)
     return pd.Series(relative_errors)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import combinations, product
-from math import exp, inf, log
+from math import ceil, exp, inf, log
 from typing import Any
 
 import pandas as pd
@@ -19,7 +19,7 @@ from dlgs_bench.report import captions
 from dlgs_bench.report.load_runs import by_block, by_launch, last_points, with_uncompressed
 from dlgs_bench.report.names import Names, at_ratio
 from dlgs_bench.report.summary import SETTING, Quantity, Repeats, in_turns, own_and_dense, speedups
-from dlgs_bench.stats import LEAST_BLOCKS, Estimate, mean_of_seeds, quantile_of_t, repeatable
+from dlgs_bench.stats import LEAST_BLOCKS, Estimate, mean_of_seeds, quantile_of_t, repeatable, unpaired
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
 HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
@@ -182,7 +182,7 @@ def sparsification(run: pd.DataFrame) -> pd.Series:
 def wait(rows: pd.DataFrame) -> pd.Series:
     """The seconds of communication after backward, by block, each at least ``LEAST_WAIT_S``.
 
-    All are 0 if the median of a launch is shorter than ``LEAST_WAIT_S``: a quotient with it would be noise.
+    All are 0 if the median of a launch is shorter than ``LEAST_WAIT_S``: the size of a quotient with it would be noise.
     """
     seconds = by_block(rows, "communication_s")
     return seconds.clip(lower=LEAST_WAIT_S) if by_launch(seconds).min() >= LEAST_WAIT_S else 0 * seconds
@@ -192,6 +192,11 @@ def waiting(run: pd.DataFrame) -> pd.Series:
     """The communication after backward divided by the computation of uncompressed in the same block, by block."""
     own, dense = own_and_dense(run)
     return wait(own) / computation(dense)
+
+
+def least_waiting(run: pd.DataFrame) -> float:
+    """More than ``waiting`` of a run that did not wait: ``LEAST_WAIT_S``, by the shortest computation of a launch."""
+    return LEAST_WAIT_S / by_launch(computation(own_and_dense(run)[1])).min()
 
 
 def least_communication(run: pd.DataFrame) -> pd.Series:
@@ -224,13 +229,9 @@ def between(
     other: str,
     quantity: Quantity = speedups,
     which: str = "",
-    zero: str = NO_TIME,
     **bound: Any,
 ) -> list[Comparison]:
-    """``quantity`` of one method divided by ``quantity`` of another method, in every cell.
-
-    ``zero``: why a method whose quantity is 0 cannot be compared.
-    """
+    """``quantity`` of one method divided by ``quantity`` of another method, in every cell."""
     comparisons = []
     for metadata, runs in timing.cells:
         why = unusable(runs, one, other)
@@ -240,30 +241,46 @@ def between(
         blocks = {method: timing.values(runs[method], quantity) for method in (one, other)}
         zeros = [method for method, values in blocks.items() if values.min() <= 0]
         if zeros:
-            comparisons.append(Comparison(**metadata, which=which, why=f"{' and '.join(zeros)} {zero}"))
+            comparisons.append(Comparison(**metadata, which=which, why=f"{' and '.join(zeros)} {NO_TIME}"))
             continue
         value = timing.quotient(runs[one], runs[other], quantity)
         comparisons.append(judged(value, min(map(len, blocks.values())), **bound, **metadata, which=which))
     return comparisons
 
 
-def against_uncompressed(
-    timing: Timing, method: str, bound: float = 1.0, quantity: Quantity = speedups, zero: str = NO_TIME
-) -> list[Comparison]:
-    """The speed-up of a method in every cell, or another quantity that compares it with uncompressed.
+def waits(timing: Timing, one: str, other: str) -> list[Comparison]:
+    """The communication after backward of one method divided by that of another method, in every cell.
 
-    ``zero``: why a quantity of 0 cannot be compared.
+    If one of them did not wait, its wait counts as ``LEAST_WAIT_S``. The quotient is then a bound: the true one is
+    farther from 1. If neither waited, they cannot be compared.
     """
+    comparisons = []
+    for metadata, runs in timing.cells:
+        why = unusable(runs, one, other)
+        idle = [] if why else [name for name in (one, other) if timing.values(runs[name], waiting).min() <= 0]
+        if why or len(idle) == 2:
+            comparisons.append(Comparison(**metadata, why=why or f"{one} and {other} {NO_WAIT}"))
+            continue
+        n = min(len(timing.values(runs[name], waiting)) for name in (one, other))
+        if not idle:
+            comparisons.append(judged(timing.quotient(runs[one], runs[other], waiting), n, **metadata))
+            continue
+        least = Estimate(*(3 * [least_waiting(runs[idle[0]])]))
+        sides = [least if name in idle else timing.estimate(runs[name], waiting) for name in (one, other)]
+        bound = judged(unpaired(*sides), n, **metadata)
+        comparisons.append(replace(bound, why=f"{bound.why}; {idle[0]} {NO_WAIT}, so it is a bound"))
+    return comparisons
+
+
+def against_uncompressed(timing: Timing, method: str, bound: float = 1.0) -> list[Comparison]:
+    """The speed-up of a method in every cell."""
     comparisons = []
     for metadata, runs in timing.cells:
         if why := unusable(runs, method):
             comparisons.append(Comparison(**metadata, why=why))
             continue
-        values = timing.values(runs[method], quantity)
-        if values.min() <= 0:
-            comparisons.append(Comparison(**metadata, why=zero))
-            continue
-        comparisons.append(judged(timing.estimate(runs[method], quantity), len(values), bound, **metadata))
+        n = len(timing.values(runs[method], speedups))
+        comparisons.append(judged(timing.estimate(runs[method], speedups), n, bound, **metadata))
     return comparisons
 
 
@@ -309,17 +326,6 @@ def most_time(timing: Timing) -> list[Comparison]:
     """Every method against uncompressed, in every cell."""
     every = [[replace(c, which=name) for c in against_uncompressed(timing, name)] for name in ("topk", "lags", "dlgs")]
     return weakest(every)
-
-
-def shortening(run: pd.DataFrame) -> pd.Series:
-    """The communication after backward of uncompressed divided by the method's, by block; 0 if either did not wait."""
-    own, dense = own_and_dense(run)
-    return (wait(dense) / wait(own)).replace(float("inf"), 0.0).fillna(0.0)
-
-
-def shorter_communication(timing: Timing) -> list[Comparison]:
-    """Uncompressed's communication after backward divided by Top-K's, in every cell."""
-    return against_uncompressed(timing, "topk", quantity=shortening, zero=f"none or topk {NO_WAIT}")
 
 
 def faster_selection(timing: Timing) -> list[Comparison]:
@@ -520,18 +526,29 @@ def near_at_the_start(accuracy: pd.DataFrame) -> list[Comparison]:
 
 
 def steady_density(accuracy: pd.DataFrame) -> list[Comparison]:
-    """The density of DLGS between two points of the curve divided by the ratio: the value that is farthest from 1."""
+    """The mean density of DLGS in an epoch divided by the ratio: the value that is farthest from 1.
+
+    Densities are averaged over whole epochs, so the number of points of a curve does not change the verdict. A curve
+    with fewer than one point in an epoch decides nothing.
+    """
     comparisons = []
     for (model, ratio, _), rows in accuracy[accuracy["variant"] == "dlgs"].groupby(["model", "ratio", "seed"]):
         metadata = {"model": model, "ratio": ratio}
         if rows["step"].max() < STEPS_OF_DENSITY:
             comparisons.append(Comparison(**metadata, which=epochs_text(rows), why=SHORT))
             continue
-        quotients = rows["density"] / ratio
+        rows = rows.sort_values("step")
+        steps, epochs = (rows[key].diff().fillna(rows[key]) for key in ("step", "epoch"))
+        if epochs.max() > 1.01:
+            comparisons.append(Comparison(**metadata, which=epochs_text(rows), why="fewer points than epochs"))
+            continue
+        epoch = (rows["epoch"] - 1e-3).map(ceil)
+        quotients = (rows["density"] * steps).groupby(epoch).sum() / steps.groupby(epoch).sum() / ratio
         value = max(quotients, key=lambda quotient: max(quotient, 1 / quotient))
         holds = max(value, 1 / value) <= STEADY
         why = f"counted in {int(rows['step'].max())} steps, the bound is a factor of {STEADY:g}"
-        comparisons.append(Comparison(**metadata, value=value, n=len(rows), verdict=HOLDS if holds else FAILS, why=why))
+        verdict, n = HOLDS if holds else FAILS, len(quotients)
+        comparisons.append(Comparison(**metadata, value=value, n=n, verdict=verdict, why=why))
     return comparisons
 
 
@@ -675,7 +692,7 @@ TIMED = {
     ),
     "LAGS hides communication behind backward, and so waits less than Top-K": (
         "Top-K's communication after backward divided by LAGS's",
-        lambda timing: between(timing, "topk", "lags", waiting, zero=NO_WAIT),
+        lambda timing: waits(timing, "topk", "lags"),
     ),
     f"DLGS compresses markedly better than Top-K (read as: by {100 * (MARKEDLY - 1):.0f} %)": (
         "bytes that Top-K sends divided by the bytes that DLGS sends",
@@ -695,7 +712,7 @@ TIMED = {
     ),
     "Top-K shortens the communication": (
         "uncompressed's communication after backward divided by Top-K's",
-        shorter_communication,
+        lambda timing: waits(timing, "none", "topk"),
     ),
 }
 # statement -> (description, function), from the accuracy runs
@@ -717,7 +734,7 @@ LEARNT = {
         near_at_the_start,
     ),
     f"Thresholds change little, so reuse is harmless (read as: density within a factor {STEADY:g} of the ratio)": (
-        "DLGS's density divided by the ratio, the value farthest from 1",
+        "DLGS's mean density in an epoch divided by the ratio, the value farthest from 1",
         steady_density,
     ),
     "Accuracy settles near epoch 40 and jumps at epoch 80": (

@@ -273,8 +273,8 @@ def sends_little(tables: dict[str, pd.DataFrame], names: Names) -> str:
         ends = rows.groupby("variant")["test_accuracy"].mean() * 100
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
         words.append(
-            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} sends little: in the part of "
-            f"the training with the lowest density it sent {quotient:.2f} times the requested number of entries. Test "
+            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} sends little: in the "
+            f"epoch with the lowest density it sent {quotient:.2f} times the requested number of entries. Test "
             f"accuracy at the end of kept runs ({claims.epochs_text(rows)}, means over seeds): {listed(pairs)}. "
             "What it learns, and why: results/reference-long-training/README.md."
         )

@@ -33,18 +33,24 @@ def interval(checked: pd.DataFrame) -> float:
     return max(margin(checked), SPEEDUP_FACTOR)
 
 
-def ranked(table: pd.DataFrame, factor: float | np.ndarray) -> pd.DataFrame:
-    """The predictions, the fastest first, with their speed-up against uncompressed.
+def compared(table: pd.DataFrame) -> pd.DataFrame:
+    """The predictions with ``dense_s``, the fastest uncompressed of the same model and topology, and ``speedup``.
 
-    ``dense_s``: the fastest uncompressed of the same model and topology. The interval of ``speedup`` extends by a
-    factor ``factor`` to both sides; it is one number, or one number per row. ValueError if uncompressed is missing.
+    ValueError if uncompressed is missing.
     """
     dense = table[table["variant"] == "none"].groupby(["model", "topology"])["iteration_s"].min()
     settings = pd.MultiIndex.from_frame(table[["model", "topology"]])
     if missing := sorted(set(settings) - set(dense.index)):
         raise ValueError(f"methods: uncompressed is missing for {missing[0][0]}, but advice needs it; add none")
-    predictions = table.assign(dense_s=dense.loc[settings].to_numpy())
-    predictions["speedup"] = predictions["dense_s"] / predictions["iteration_s"]
+    dense_s = dense.loc[settings].to_numpy()
+    return table.assign(dense_s=dense_s, speedup=dense_s / table["iteration_s"])
+
+
+def ranked(predictions: pd.DataFrame, factor: float | np.ndarray) -> pd.DataFrame:
+    """The predictions as ``compared`` returns them, the fastest first, with intervals.
+
+    The interval of ``speedup`` extends by a factor ``factor`` to both sides; it is one number, or one number per row.
+    """
     off = np.where(predictions["variant"] == "none", 1.0, factor)
-    predictions["speedup_low"], predictions["speedup_high"] = predictions["speedup"] / off, predictions["speedup"] * off
-    return predictions.sort_values("iteration_s", kind="stable")
+    ends = {"speedup_low": predictions["speedup"] / off, "speedup_high": predictions["speedup"] * off}
+    return predictions.assign(**ends).sort_values("iteration_s", kind="stable")

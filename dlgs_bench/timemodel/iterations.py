@@ -93,7 +93,7 @@ def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1
         return math.inf
     for faster, rate in pairwise(RATES_MBIT[::-1]):  # from the fastest links down: planning a deep model takes seconds
         if gain(rate) > 0:
-            low, high = _bisected(rate, faster, lambda middle: gain(middle) <= 0, NEAR)
+            low, high = bisected(rate, faster, lambda middle: gain(middle) <= 0, NEAR)
             return low * (high / low) ** (gain(low) / (gain(low) - gain(high)))  # a line over the rate's logarithm
     return 0.0
 
@@ -114,10 +114,10 @@ def lowest_mbit(there: Network, enough: Callable[[Network], bool]) -> float:
         return 0.0
     if not enough(replace(there, rate_mbit=high)):
         return math.inf
-    return _bisected(low, high, lambda rate: enough(replace(there, rate_mbit=rate)), 1.001)[1]
+    return bisected(low, high, lambda rate: enough(replace(there, rate_mbit=rate)), 1.001)[1]
 
 
-def _bisected(low: float, high: float, above: Callable[[float], bool], near: float) -> tuple[float, float]:
+def bisected(low: float, high: float, above: Callable[[float], bool], near: float) -> tuple[float, float]:
     """Two rates at most the factor ``near`` apart: not ``above``, and ``above``. ``low`` and ``high`` are like them."""
     while high / low > near:
         middle = math.sqrt(low * high)

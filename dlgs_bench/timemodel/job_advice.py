@@ -21,8 +21,11 @@ from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR, outside_checked
 from dlgs_bench.timemodel.cost_curve import Curve
 from dlgs_bench.timemodel.iterations import (
     LEAST_SAVED,
+    NEAR,
+    RATES_MBIT,
     REACHED,
     UTILISATIONS,
+    bisected,
     break_even_mbit,
     lowest_mbit,
     predicted,
@@ -630,14 +633,19 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
     job = dense.job
     whole = replace(there, latency_ms=there.latency_ms + job.latency_ms)
     reasons = _unchecked(job) + outside_checked(whole, dense.iteration_s(there)) + _more_exchanges(job)
-    factor = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR
-    if job.here.workers > 1 and job.recorded_s > 0:
-        own_s = explained_s(job_models)
-        off = max(own_s / job.recorded_s, job.recorded_s / own_s)
-        if off > SPEEDUP_FACTOR:
-            reasons.append(f"the recorded iteration differs from the time model by a factor of {off:.2f}")
-        factor = max(factor, off)
-    return factor, reasons
+    factor, off = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR, _own_error(job_models)
+    if off > SPEEDUP_FACTOR:
+        reasons.append(f"the recorded iteration differs from the time model by a factor of {off:.2f}")
+    return max(factor, off), reasons
+
+
+def _own_error(job_models: Sequence[JobModel]) -> float:
+    """The factor by which the recorded iteration differs from what the time model gives for it; 1 if unknown."""
+    job = job_models[0].job
+    if job.here.workers == 1 or not job.recorded_s:
+        return 1.0
+    own_s = explained_s(job_models)
+    return max(own_s / job.recorded_s, job.recorded_s / own_s)
 
 
 def _recorded_latency_ms(operations: dict[str, Curve]) -> int:
@@ -687,21 +695,39 @@ def rank(job_models: Sequence[JobModel], there: Network, factor: float) -> list[
     return sorted(rows, key=lambda row: row["iteration_s"])
 
 
-def inverse(job_models: Sequence[JobModel], there: Network, factor: float, speedup: float = 1.0) -> list[dict]:
+def inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> list[dict]:
     """One row per model: ``needed_mbit``, and below which rate it has more than ``speedup`` (NaN for uncompressed).
 
-    ``factor``: of the interval of a predicted speed-up; below ``interval_below_mbit`` the whole interval is above
-    ``speedup``. ``limit``: what limits an iteration over links of infinite rate, if no link is enough.
+    Below ``interval_below_mbit`` the whole interval of the predicted speed-up is above ``speedup``. ``limit``: what
+    limits an iteration over links of infinite rate, if no link is enough. ``there``: its rate is not used.
     """
     rows = []
     for model in job_models:
         needed, unlimited = needed_mbit(model, there), replace(there, rate_mbit=math.inf)
         limit = predicted(model, unlimited)["limit"] if math.isinf(needed) else iterations.COMPUTING
-        dense = model.name in DENSE_NAMES
-        below, interval_below = (
-            math.nan if dense else break_even_mbit(job_models[0], model, there, least)
-            for least in (speedup, speedup * factor)
-        )
+        below = interval_below = math.nan
+        if model.name not in DENSE_NAMES:
+            below = break_even_mbit(job_models[0], model, there, speedup)
+            interval_below = _interval_below_mbit(job_models, model, there, speedup)
         rows.append({"name": model.name, "label": model.label, "needed_mbit": needed, "limit": limit,
                      "faster_below_mbit": below, "interval_below_mbit": interval_below})  # fmt: skip
     return rows
+
+
+def _interval_below_mbit(job_models: Sequence[JobModel], model: JobModel, there: Network, speedup: float) -> float:
+    """The rate below which the whole interval of ``model``'s predicted speed-up is above ``speedup``.
+
+    The interval is wider outside the checked range, which depends on the rate. So the wide interval counts first; the
+    narrow one extends the result as far as the rates above it lie inside the range.
+    """
+
+    def factor(rate_mbit: float) -> float:
+        return interval(job_models, replace(there, rate_mbit=rate_mbit))[0]
+
+    off = _own_error(job_models)
+    wide, narrow = max(SPEEDUP_FACTOR**2, off), max(SPEEDUP_FACTOR, off)
+    safe, most = (break_even_mbit(job_models[0], model, there, speedup * one) for one in (wide, narrow))
+    if safe in (0.0, most) or factor(safe) > narrow:
+        return safe
+    most = min(most, RATES_MBIT[-1])
+    return most if factor(most) == narrow else bisected(safe, most, lambda rate: factor(rate) > narrow, NEAR)[0]

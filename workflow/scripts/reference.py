@@ -27,17 +27,17 @@ MOST_BYTES = 2_000_000  # of a file in git; a larger table is compressed
 PICTURE, PICTURED = "figure12", "vgg16"  # of the README
 LEFT_OUT = {"Over sessions", "n"}  # columns that only the page of results shows
 NOTES = (
-    "Pays: an iteration is significantly faster with at least one method over all-gather. Accuracy does not count here; "
-    "see the last column. Best method: the significantly faster method whose interval has the highest lower end. If no "
-    "method is significantly faster, it is the method with the largest speed-up. Not significantly slower: the other "
-    "significantly faster methods that are not significantly slower than the best, with their speed-ups divided by its "
-    "speed-up. 16 bits is a baseline, so these two columns leave it out. Speed-ups are with 2 workers and "
-    "plain torch selection, against the fastest uncompressed of the same run; the next column is against 16 bits, "
-    "block by block. Brackets: the range that we expect for 95 % of repeats in the same session. Gains 10 % below: the "
-    "time model predicts a speed-up of at least 1.1 if the links of the paper's nodes are slower than this rate. This "
-    "is the lower end of a range that allows for an error of the prediction by a factor of "
-    f"{SPEEDUP_FACTOR}, as in `dlgs-bench advise`. So it can be lower than the 50 Gb/s of the paper's links even if more than "
-    "10 % were measured there, as for ResNet-20. Training accuracy: the difference to uncompressed, from [long "
+    "Pays: an iteration is significantly faster with at least one of Top-K, LAGS and DLGS over all-gather. Accuracy "
+    "does not count here; see the last column. Best method: the significantly faster method whose interval has the "
+    "highest lower end. If no method is significantly faster, it is the method with the largest speed-up. Not "
+    "significantly slower: other methods that are not significantly slower than the best, with their speed-ups "
+    "divided by its speed-up. 16 bits is a baseline, so these two columns leave it out. Speed-ups are with 2 workers "
+    "and plain torch selection, against the fastest uncompressed of the same run; the next column is against 16 bits,"
+    " block by block. Brackets: the range that we expect for 95 % of repeats in the same session. Gains 10 % below: "
+    "the time model predicts a speed-up of at least 1.1 if the links of the paper's nodes are slower than this rate. "
+    f"This is the lower end of a range that allows for an error of the prediction by a factor of {SPEEDUP_FACTOR}, as "
+    "in `dlgs-bench advise`. So it can be lower than the 50 Gb/s of the paper's links even if more than 10 % were "
+    "measured there, as for ResNet-20. Training accuracy: the difference to uncompressed, from [long "
     "runs](results/reference-long-training/README.md) of 2026-11-22 to 28. [Terms](docs/measuring.md), and [all "
     "tables, figures and claims](results/reference/README.md)."
 )

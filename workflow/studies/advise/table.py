@@ -53,13 +53,17 @@ def predict(snakemake: Script) -> pd.DataFrame:
                     for least in iterations.UTILISATIONS
                 }
             row["computing_s"] = way.computing_s / slowdown
-            outside = "; ".join(outside_checked(there, row["iteration_s"], slowdown))
-            rows.append(metadata | {"collective": way.collective, "outside": outside} | row)
-    table, factor = pd.DataFrame(rows), advice.interval(checked)
+            rows.append(metadata | {"collective": way.collective} | row)
+    factor = advice.interval(checked)
     try:
-        return advice.ranked(table, np.where(table["outside"] == "", factor, factor**2))
+        table = advice.compared(pd.DataFrame(rows))
     except ValueError as error:
         refuse(str(error))
+    table["outside"] = [
+        "; ".join(outside_checked(there, dense_s, slowdown))
+        for dense_s, slowdown in zip(table["dense_s"], table["slowdown"], strict=True)
+    ]
+    return advice.ranked(table, np.where(table["outside"] == "", factor, factor**2))
 
 
 def sentences(table: pd.DataFrame, names: Names) -> list[str]:
