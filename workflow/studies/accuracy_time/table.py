@@ -1,12 +1,12 @@
 """Time to an accuracy: how long a training takes to reach a test accuracy, divided by the time that uncompressed takes.
 
 The number of steps is from a kept long run, on a straight line between two points of its curve, which have one epoch
-between them; it is rough on VGG16, whose learning rate falls twice between its two points. Each step takes the iteration
-of Table 2. 50 Gb/s: measured, over links in proportion to the paper's nodes; in brackets: the interval of the speed-up.
-25 and 10 Gb/s: predicted from the measured iteration. Its bytes take longer on these links. In brackets: the worker
-computes for as much of this time as it can; the worker computes nothing in this time. No bracket contains the noise of
-the number of steps. Below 1: sooner than uncompressed. Never: the run ended before it reached the accuracy. Steps: the steps of the method divided by the steps
-of uncompressed."""
+between them; it is rough on VGG16, whose learning rate falls twice between its two points. Each step takes the
+iteration of Table 2. 50 Gb/s: measured, over links in proportion to the paper's nodes; in brackets: the interval of
+the speed-up. 25 and 10 Gb/s: predicted from the measured iteration. Its bytes take longer on these links. In brackets:
+the worker computes for as much of this time as it can; the worker computes nothing in this time. No bracket contains
+the noise of the number of steps. Below 1: sooner than uncompressed. Never: the run ended before it reached the
+accuracy. Steps: the steps of the method divided by the steps of uncompressed."""
 
 import math
 
