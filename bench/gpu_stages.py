@@ -28,7 +28,7 @@ from dlgs_bench.comm.local import run_workers
 from dlgs_bench.data import DataSet
 from dlgs_bench.data.cifar10 import Cifar10
 from dlgs_bench.device import moment, seconds
-from dlgs_bench.exchange.async_device import catch_up
+from dlgs_bench.exchange.async_device import synchronize
 from dlgs_bench.exchange.selection import TopK, compiled_backend, torch_backend
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
@@ -138,7 +138,7 @@ def timed_blocks(step: Callable[[], tuple], inputs: Tensor, tiny: bool) -> list[
 
     def block(repeats: int) -> tuple[float, float, float]:
         moments = [step() for _ in range(repeats)]
-        catch_up(inputs.device)
+        synchronize(inputs.device)
         forward, backward = (1e3 * statistics.fmean(seconds(one[i], one[i + 1]) for one in moments) for i in (0, 1))
         return forward, backward, forward + backward
 

@@ -257,7 +257,7 @@ def _introduction(profile: dict, job_models: Sequence[JobModel], there: Network)
 
 
 def _ranking(rows: Sequence[dict]) -> str:
-    cells = [["Method", "Iteration (ms)", "Speed-up", "Limited by", "Without that (ms)"]]
+    cells = [["Method", "Iteration (ms)", "Speed-up", "Limited by", "Without this limit (ms)"]]
     for row in rows:
         without = "" if math.isnan(row["limit_s"]) else ms(row["iteration_s"] - row["limit_s"])
         cells.append([row["label"], ms(row["iteration_s"]), _gain(row), LIMITS[row["limit"]], without])
@@ -353,7 +353,7 @@ def _inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.
         return "" if math.isnan(rate) else {0.0: "never", math.inf: "any"}.get(rate) or marked(rate)
 
     faster = "Pays below" if speedup == 1 else f"{speedup:g} times as fast below"
-    cells = [["Method", f"Link for {REACHED:.0%} computing", faster, "With the whole interval"]]
+    cells = [["Method", f"Link rate for {REACHED:.0%} computing", faster, f"Whole interval above {speedup:g} below"]]
     for row in job_advice.inverse(job_models, there, speedup):
         none = "no link is enough" + ("" if row["limit"] == COMPUTING else f": {LIMITS[row['limit']]}")
         needed = {0.0: "any", math.inf: none}.get(row["needed_mbit"]) or marked(row["needed_mbit"])
@@ -390,11 +390,11 @@ def _local_steps(dense: JobModel, there: Network) -> str:
 def _unknown(described: dict, dense: JobModel, there: Network) -> str:
     job = dense.job
     facts = [
-        "the interval: an earlier version of the time model predicted 50 speed-ups from calibrations on CPUs; 9 of 10 "
-        f"were within a factor of {SPEEDUP_FACTOR}. In newer checks, 9 of 10 were within a factor of "
-        "1.13 to 1.22. In a check of profiles (6 jobs with 2 workers on one CPU machine, n = 3 "
-        "to 16 blocks), iterations differed by 3 % in the median and by 18 % at most. The first choice was within 5 % "
-        "of the fastest method in 22 of 24 cases. In an earlier check on a slower machine (n = 1 to 5 blocks), "
+        "how intervals were checked: an earlier version of the time model predicted 50 speed-ups from calibrations on "
+        f"CPUs; 9 of 10 were within a factor of {SPEEDUP_FACTOR}. In newer checks, 9 of 10 were within a factor of "
+        "1.13 to 1.21. In a check of profiles (6 jobs with 2 workers on one CPU machine, n = 3 to 16 blocks), "
+        "iterations differed by 3 % in the median and by 18 % at most. The first choice was within 5 % of the fastest "
+        "method in 22 of 24 cases. In an earlier check on a slower machine (n = 1 to 5 blocks), "
         "iterations differed by 6 % in the median and by 53 % at most, and the first choice was within 5 % of the "
         "fastest method in 16 of 24 cases",
         "accuracy: whether your job reaches the same accuracy in the same number of steps",
@@ -402,19 +402,20 @@ def _unknown(described: dict, dense: JobModel, there: Network) -> str:
     ]
     if (described["machine"] or {}).get("workers", 1) > 1:
         facts.append(
-            "levels: all links are alike. If a machine has several workers, they share its link to other machines, and "
-            "gathers send one message per pair of workers over it, so compression looks better than it is"
+            "kinds of links: all links count as alike. If a machine has several workers, they share its link to other "
+            "machines, and gathers send one message per pair of workers over it, so compression looks better than it is"
         )
     if job.here.workers == 1:
         facts.append("messages: the profile is of one process, so small messages cost only the given latency")
     else:
         if there.rate_mbit > job.here.rate_mbit:
             facts.append(
-                "the links: they are faster than in the recording, where the links are taken as the only limit"
+                "faster links: in the recording, the links count as the only limit of an exchange, so the gain from "
+                "faster links may be smaller"
             )
         if there.workers != job.here.workers:
-            facts.append("the collective: dense sums are taken as a ring, gathers as one message from each worker")
-    return "\n".join(["What the estimate does not contain:", *(f"- {fact}" for fact in facts)])
+            facts.append("the collective: dense sums count as a ring, gathers as one message from each worker")
+    return "\n".join(["Limits of the estimate:", *(f"- {fact}" for fact in facts)])
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -16,7 +16,7 @@ from dlgs_bench import __version__
 COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "advise": ("dlgs_bench.advise", [], "predict from a job's profile whether compressing its gradients pays"),
     "rehearse": ("dlgs_bench.rehearse", [], "replay a profile on this machine over slowed links"),
-    "compare": ("dlgs_bench.report.compare", [], "compare two result sets: which rows of Table 2 agree"),
+    "compare": ("dlgs_bench.report.compare", [], "compare result sets: which rows of Table 2 agree"),
     "methods": ("dlgs_bench.list_methods", [], "list the compression methods with their parameters"),
     "check-testbed": ("dlgs_bench.testbed.testbed", ["check"], "check whether this machine can slow its links"),
     "check-set": (

@@ -190,7 +190,7 @@ def described(kind: str, name: str) -> str:
     try:
         return json.dumps(DESCRIBE[kind](name))
     except SystemExit as error:
-        lines = "a program's part belongs under if __name__ == '__main__'"
+        lines = "what runs as a program belongs under if __name__ == '__main__'"
         message = f"it ends Python (SystemExit: {error}{_line_of(error, kind, name)}); {lines}"
     except Exception as error:  # the author of the plug-in must see any error
         kind_of_error = "" if type(error) is ValueError else f"{type(error).__name__}: "

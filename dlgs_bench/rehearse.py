@@ -145,16 +145,18 @@ def _report(job_models: Sequence[JobModel], there: Network, rows: Sequence[dict]
     job = job_models[0].job
     waits_s = job.alone_s - job.forward_s + _waited_forward_s(job)
     waits = advise.ms(waits_s)
-    parts = f" ({advise.ms(waits_s - job.unexplained_s)} ms) and the time that the time model does not explain "
-    parts += f"({advise.ms(job.unexplained_s)} ms)"
+    parts = "recorded computing"
+    if job.unexplained_s:
+        parts = f"{advise.ms(waits_s - job.unexplained_s)} ms of recorded computing, and "
+        parts += f"{advise.ms(job.unexplained_s)} ms that the time model does not explain"
+    slower = "" if given.slowdown == 1 else f", with the slowdown of {given.slowdown:g}"
     latency = f" and {there.latency_ms:g} ms of latency" if there.latency_ms else ""
     return (
         f"{advise.table(cells)}\n\nRehearsed by {there.workers} workers of this machine, over links of "
-        f"{advise.mbit(there.rate_mbit)}{latency}. In each iteration a worker waits for {waits} ms, which is "
-        f"{given.slowdown:g} times the computing that was recorded{parts if job.unexplained_s else ''}. Selection and "
-        "exchange are real, and all workers share the cores of this machine for them. The prediction takes the cost of "
-        f"selection from the profile. n = {given.blocks} blocks, in which the methods take turns; brackets: the 95 % "
-        "interval of a repeat."
+        f"{advise.mbit(there.rate_mbit)}{latency}. In each iteration a worker waits for {waits} ms: {parts}{slower}. "
+        "Selection and exchange are real, and all workers share the cores of this machine for them. The prediction "
+        f"takes the cost of selection from the profile. n = {given.blocks} blocks, in which the methods take turns; "
+        "brackets: the 95 % interval of a repeat."
     )
 
 

@@ -21,11 +21,11 @@ MOST_CHUNK = 181  # indices of a chunk are int16
 class DeMo(Method):
     """Decoupled momentum (Peng, Quesnelle, Kingma, DeMo, arXiv 2411.19870, 2024).
 
-    delta = decay delta + lr g, in units of the update. A layer's matrix is split into chunks of ``chunk`` x ``chunk``,
-    or of the largest divisors below. A cosine transform (DCT-II) is applied to each chunk, and its ``top`` largest
-    components are subtracted from delta and sent. The result has the mean of each component over the workers that sent
-    it. The optimizer's momentum is off. As in the authors' code, weight decay is applied to the weights directly, and
-    is not part of delta.
+    delta = decay delta + lr g, in units of the update. A layer's matrix is split into chunks, whose sides are the
+    largest divisors of the matrix's sides that are at most ``chunk``. A cosine transform (DCT-II) is applied to each
+    chunk, and its ``top`` largest components are subtracted from delta and sent. The result has the mean of each
+    component over the workers that sent it. The optimizer's momentum is off. As in the authors' code, weight decay is
+    applied to the weights directly, and is not part of delta.
 
     ``pick``: with ``"random"`` or ``"stride"``, one in n entries of delta is sent, where n = ``chunk`` ** 2 // ``top``.
     The indices are the same on all workers, so they are not sent. They are random, or every n-th index, shifted by one

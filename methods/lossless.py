@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Gather, Method, Requests, StepContext
-from dlgs_bench.exchange.steps import to_each
+from dlgs_bench.exchange.steps import all_to_all
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Lossless(Method):
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         parts = bucket.gradient.tensor_split(context.workers)
         messages, mine = [encode(part) for part in parts], parts[context.rank]
-        received = yield from to_each(messages, context, bucket.size - len(mine), lengths_known=False)
+        received = yield from all_to_all(messages, context, bucket.size - len(mine), lengths_known=False)
         total = reduce(torch.add, [decode(message, mine) for message in received])
         gathered = yield Gather(encode(total), entries=len(mine))
         for part, message in zip(parts, gathered, strict=True):

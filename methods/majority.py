@@ -9,7 +9,7 @@ from torch import Tensor
 from dlgs_bench.exchange import Bucket, Gather, Method, Requests, StepContext
 from dlgs_bench.exchange.packing import pack, unpack
 from dlgs_bench.exchange.randomness import uniform
-from dlgs_bench.exchange.steps import state_for, to_each
+from dlgs_bench.exchange.steps import all_to_all, state_for
 
 
 @dataclass
@@ -59,7 +59,7 @@ class Majority(Method):
         positive, zero = vector > 0, vector == 0
         positive[turn::2] |= zero[turn::2]
         ballots = [_packed(part) for part in positive.tensor_split(context.workers)]
-        received = yield from to_each(ballots, context, bucket.size - mine, lengths_known=True)
+        received = yield from all_to_all(ballots, context, bucket.size - mine, lengths_known=True)
         votes = torch.stack([_unpacked(message, mine) for message in received]).sum(0)
         tie = uniform(vector.device, mine, self.seed, context.step, bucket.index, context.rank) < 0.5
         won = torch.where(2 * votes == context.workers, tie, 2 * votes > context.workers)

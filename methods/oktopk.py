@@ -7,7 +7,7 @@ from typing import Annotated
 import torch
 
 from dlgs_bench.exchange import Bucket, Gather, Ratio, Requests, Selects, StepContext, Threshold
-from dlgs_bench.exchange.steps import restore_unsent, sum_messages, to_each
+from dlgs_bench.exchange.steps import all_to_all, restore_unsent, sum_messages
 from dlgs_bench.exchange.wire import Indices
 
 
@@ -51,7 +51,7 @@ class OkTopk(Selects, Ratio):
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         corrected, total, k, phase = self.accumulate(bucket), bucket.gradient, self.k(bucket), self.phase(context.step)
         of_entries, of_sums = self.thresholds.get(bucket.index, [0.0, 0.0])
-        if "refresh" in phase or not of_entries:  # 0 after a step with fewer than k entries
+        if "refresh" in phase or not of_entries:  # 0 after a step with fewer than k nonzero entries
             of_entries = self.selector.kth_magnitude(corrected, k)
         values, indices = self.selector.take(corrected, Threshold(of_entries))
         if "rebalance" in phase:
@@ -63,7 +63,7 @@ class OkTopk(Selects, Ratio):
         regions = zip(values.tensor_split(starts), indices.tensor_split(starts), strict=True)
         messages = [Indices.pack(v, i, bucket.size) for v, i in regions]
         sent = len(indices) - len(messages[context.rank]) // 2
-        sum_messages((yield from to_each(messages, context, sent, lengths_known=False)), total)
+        sum_messages((yield from all_to_all(messages, context, sent, lengths_known=False)), total)
         if "refresh" in phase:
             sums = torch.cat((yield Gather(total[total != 0], entries=0)))
             of_sums = self.selector.kth_magnitude(sums, min(k, len(sums))) if len(sums) else 0.0

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Gather, Method, PeerExchange, Requests, StepContext, Sum
 from dlgs_bench.exchange.quantisation import decode, encode, ends, norms, subtract
-from dlgs_bench.exchange.steps import state_for, to_each
+from dlgs_bench.exchange.steps import all_to_all, state_for
 
 
 @dataclass
@@ -76,7 +76,7 @@ class OneBitAdam(Method):
         parts = mean.tensor_split(context.workers)
         mine = parts[context.rank]
         messages = [self._encoded(part) for part in own.tensor_split(context.workers)]
-        received = yield from to_each(messages, context, bucket.size - len(mine), lengths_known=True)
+        received = yield from all_to_all(messages, context, bucket.size - len(mine), lengths_known=True)
         total = state_for(self.sum_errors, bucket.index, mine).add_(decode(received, self.block, 1, mine))
         gathered = yield Gather(self._encoded(total), entries=len(mine))
         for part, message in zip(parts, gathered, strict=True):

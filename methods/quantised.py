@@ -11,7 +11,7 @@ from torch import Tensor
 from dlgs_bench.exchange import Bucket, Gather, Method, Requests, StepContext
 from dlgs_bench.exchange.quantisation import decode, encode, floats, norms, subtract
 from dlgs_bench.exchange.randomness import uniform
-from dlgs_bench.exchange.steps import to_each
+from dlgs_bench.exchange.steps import all_to_all
 from dlgs_bench.exchange.transforms import rotate
 
 
@@ -52,7 +52,7 @@ class Quantised(Method):
             rotate(bucket.gradient.mul_(signs))
         parts = bucket.gradient.tensor_split(context.workers)
         messages, mine = list(self.encoded_parts(parts, bucket)), parts[context.rank]
-        received = yield from to_each(messages, context, bucket.size - len(mine), lengths_known=True)
+        received = yield from all_to_all(messages, context, bucket.size - len(mine), lengths_known=True)
         total = self._decoded(received, torch.empty_like(mine))
         gathered = yield Gather(self.encoded_sum(total, bucket), entries=len(mine))
         for part, message in zip(parts, gathered, strict=True):

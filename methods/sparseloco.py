@@ -1,4 +1,4 @@
-"""SparseLoCo: workers train locally, and exchange the largest entries of their changes of weights, in 2 bits each."""
+"""SparseLoCo: workers train locally, and exchange the largest entries of their weight changes, with 2-bit values."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

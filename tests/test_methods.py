@@ -424,7 +424,7 @@ def plain(declared: str, monkeypatch, name: str = "exchange") -> dict:
         ("title = '$d$'", "exchange", "Plain.title: '$d$' is not valid; give a line of text"),
         ("scope = 'bucket'", "exchange", "Plain.scope: 'bucket' is not valid; give one of: model, layer"),
         ("sum_kind = 'both'", "exchange", "Plain.sum_kind: 'both' is not valid; give one of: None, dense, sparse"),
-        ("title: str = 'plain'", "exchange", "Plain.title: a type makes it a parameter of the method; write `title"),
+        ("title: str = 'plain'", "exchange", "Plain.title: its annotation makes it a parameter; write `title"),
         (
             "state = ('drawn',); drawn: int = 0",
             "exchange",

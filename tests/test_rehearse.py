@@ -146,5 +146,5 @@ def test_a_profile_is_rehearsed_over_slowed_links(capsys):
     for title in ("uncompressed ", "uncompressed, the script's", "16 bits", "Top-K"):
         (line,) = [line for line in text.splitlines() if line.startswith(title)]
         assert "[" in line
-    assert "2 workers of this machine, over links of 400 Mb/s" in text and "which is 3 times the computing" in text
-    assert "the time that the time model does not explain" in text
+    assert "2 workers of this machine, over links of 400 Mb/s" in text and "with the slowdown of 3" in text
+    assert "that the time model does not explain" in text

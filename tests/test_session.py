@@ -202,7 +202,7 @@ def test_links_in_proportion_follow_what_the_workers_compute(calibrated_s, monke
     def work(comm):
         spec = RunSpec("timing", Training("resnet20"), cluster=Cluster(calibrated_s=calibrated_s))
         session = Session(spec, comm, Noise(), CPU)
-        factors = iter([f for f in (1, 2, 2, 0.5) for _ in range(timed.MIN_PROBES)])  # how slow the machine is
+        factors = iter([f for f in (1, 2, 2, 0.5) for _ in range(timed.MIN_SPEED_SAMPLES)])  # how slow the machine is
         backward_s = iter([0.5, 0.7, 9.0] * 4 if comm.rank else [0.1, 7.0, 0.3] * 4)  # medians 0.7 and 0.3
         session.local_gradient = lambda: None
         session.clock.stop = lambda: {"forward_s": 0.5 * (f := next(factors)), "backward_s": f * next(backward_s)}
@@ -220,7 +220,7 @@ def test_links_in_proportion_follow_what_the_workers_compute(calibrated_s, monke
 
 
 def test_three_slow_gradients_of_a_small_net_do_not_move_the_links(monkeypatch):
-    """Links follow the median of the last gradients that took PROBE_S: 20 of 0.1 s."""
+    """Links follow the median of the last gradients that took SPEED_SAMPLE_S: 20 of 0.1 s."""
     monkeypatch.setattr(timed.link_rates, "scale", lambda factor: None)
     taken_s = [*[0.1] * 21, *[0.15] * 3, *[0.1] * 21, *[0.2] * 12]
 
@@ -231,7 +231,7 @@ def test_three_slow_gradients_of_a_small_net_do_not_move_the_links(monkeypatch):
         session.local_gradient = lambda: None
         session.clock.stop = lambda: {"forward_s": 0.0, "backward_s": next(seconds)}
         links, slowdowns = timed.ProportionalLinks(session), []
-        for _ in range(len(taken_s) // timed.MIN_PROBES):
+        for _ in range(len(taken_s) // timed.MIN_SPEED_SAMPLES):
             links.follow()
             slowdowns.append(links.slowdown)
         return slowdowns

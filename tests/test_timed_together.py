@@ -84,7 +84,7 @@ def test_links_are_set_again_after_each_block_but_the_last(monkeypatch):
     (tables,) = run_workers(1, lambda comm: timing(spec, comm, Images(), CPU, lambda *_: None, LaunchSettings()))
     rows = tables["iterations"]
     assert {row["block"]: row["slowdown"] for row in rows} == {1: 1.0, 2: 2.0, 3: 3.0}
-    assert Links.seen == [timed.PROBE_S, 0.0, 0.0]
+    assert Links.seen == [timed.SPEED_SAMPLE_S, 0.0, 0.0]
 
 
 def test_every_method_starts_in_its_stationary_state(monkeypatch):

@@ -18,7 +18,7 @@ def read(numbers: list[int | Tensor]) -> list[int]:
     return [next(values) if isinstance(number, Tensor) else number for number in numbers]
 
 
-def catch_up(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
     """Wait until the device has done the work on its current stream; on a CPU, return immediately."""
     if device.type == "cuda":
         torch.cuda.current_stream(device).synchronize()

@@ -1,4 +1,5 @@
-"""All-gathers that are sent as one message. This is faster where no time is measured, since it hides no communication.
+"""All-gathers that are sent as one message. Accuracy runs use it, which measure no time; it hides no communication
+behind backward.
 
 A method that sends one message per layer, such as LAGS, then waits for the engine once per step.
 """

@@ -116,16 +116,13 @@ class Method:
     ``scope``: how the gradient is split into buckets: one bucket per "model", per "layer", per group of the "plan", or
     layers merged up to a fixed "size".
     ``ratios_from_plan``: whether a plan gives each bucket its own ratio.
-    ``sum_kind``: the kind of method that a parameter server can answer: "dense" if the exchange is one dense Sum over
-    the bucket, "sparse" if it is one sparse Sum written to the bucket, and if it returns the answer unchanged. None
-    otherwise.
+    ``sum_kind``: how a parameter server can serve the method: "dense" if the exchange is one dense Sum over the bucket,
+    "sparse" if it is one sparse Sum written to the bucket. Both return the answer unchanged. None otherwise.
     ``cost_depends_on_shapes``: whether the cost depends on the shapes of a bucket's layers. Such a method is calibrated
-    on the layers of the model.
-    ``elementwise``: whether an entry of the aggregate depends only on the workers' entries at this index in this step.
-    Then the entries of a bucket may have another order in each step.
-    ``baseline``: whether other methods are compared with it. A baseline is timed with several ways of merging layers,
-    and the fastest one counts.
-    ``owns_momentum``: whether the method applies momentum itself; the optimizer's momentum is then off.
+    on the layers of the model. ``elementwise``: whether an entry of the aggregate depends only on the workers' entries
+    at this index in this step. Then the entries of a bucket may have another order in each step. ``baseline``: whether
+    other methods are compared with it. A baseline is timed with several ways of merging layers, and the fastest one
+    counts. ``owns_momentum``: whether the method applies momentum itself; the optimizer's momentum is then off.
     ``decay_joins_gradient``: whether weight decay is added to the gradient before the exchange, and the optimizer's
     weight decay is off. The method's momentum then amplifies weight decay as SGD's momentum would.
 
@@ -176,7 +173,7 @@ class Method:
 
     @property
     def cycle(self) -> int:
-        """The period of the method's behaviour: it depends on the step only through (step - 1) mod cycle."""
+        """The period of ``phase`` and ``exchanges_at``: they depend on the step only through (step - 1) mod cycle."""
         return 1
 
     def phase(self, step: int) -> str:

@@ -84,7 +84,7 @@ def _check_declarations(cls: type[Method], names: list[str]) -> None:
         for name in names:
             if typing.get_origin(vars(base).get("__annotations__", {}).get(name)) is typing.ClassVar:
                 raise ValueError(
-                    f"{cls.__name__}.{name}: a type makes it a parameter of the method; write `{name} = ...` without"
+                    f"{cls.__name__}.{name}: its annotation makes it a parameter; write `{name} = ...` without it"
                 )
     for name in cls.state_fields():
         if name in names:

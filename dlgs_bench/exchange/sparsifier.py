@@ -55,7 +55,7 @@ class Selects(Method):
 
     @cached_property
     def selector(self) -> ModuleType:
-        """The module that implements selection: ``take``, ``kth_magnitude`` and ``workspace``."""
+        """The module that implements selection: ``take``, ``take_at_most``, ``kth_magnitude`` and ``workspace``."""
         return selection.implementation(self.selection)
 
 

@@ -9,7 +9,7 @@ from dlgs_bench.exchange.method import PeerExchange, StepContext, Sum
 from dlgs_bench.exchange.wire import Indices
 
 
-def to_each(
+def all_to_all(
     messages: Sequence[Tensor], context: StepContext, entries: int, lengths_known: bool
 ) -> Generator[PeerExchange, dict[int, Tensor], list[Tensor]]:
     """Send one message, shape (n,), to each rank, and return the messages from all ranks, in rank order.

@@ -6,8 +6,9 @@
   gaps between indices in 8 or 16 bits. The largest number (255 or 65535) means that the gap continues in the next one.
 - ``run-length``: pairs of a number of zeros and the value that follows them, for every message.
 
-For entries at random indices, the smallest code is the bitmap above a density of 1/8, 8 bits (8 to 13 bits per entry)
-down to about 1/150, and 16 bits down to 1/65,000. ``smallest`` and ``run-length`` work on CPUs only.
+For entries at random indices, the smallest code is the bitmap above a density of 1/8, gaps of 8 bits (8 to 16 bits per
+entry) down to about 1/370, and gaps of 16 bits (16 to 32 bits per entry) down to about 1/95,000. ``smallest`` and
+``run-length`` work on CPUs only.
 """
 
 from typing import Any

@@ -17,7 +17,7 @@ def save_rank_state(hook: Hook, folder: str | Path) -> None:
 def load_rank_state(hook: Hook, folder: str | Path, redistribute: bool = False) -> None:
     """Continue from what ``save_rank_state`` wrote; ValueError in one line if this rank has no file.
 
-    ``redistribute``: the number of workers may have been another one, as in ``Hook.load_state_dict``.
+    ``redistribute``: the saved number of workers may differ from the present one, as in ``Hook.load_state_dict``.
     """
     own = _file(folder, hook.rank)
     files = sorted(Path(folder).glob(_file(folder, "*").name)) if redistribute else [own]

@@ -38,8 +38,8 @@ class DDPHook(Hook):
     gradient.
 
     ``method``: the name of a file of ``methods/``, or a class. ``optimizer``: the model's optimizer, or a list.
-    ``scaler``: the GradScaler that scales the loss, if there is one. All processes of the model's group construct it.
-    ValueError in one line for unsupported arguments.
+    ``scaler``: the GradScaler that scales the loss, if there is one. All processes of the model's group construct the
+    hook. ValueError in one line for unsupported arguments.
     """
 
     def __init__(

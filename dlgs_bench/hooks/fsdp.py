@@ -33,8 +33,8 @@ class FSDPHook(ParameterHook):
     the next pass exchanges the sum. A parameter that a pass does not use has a gradient of zeros.
 
     ``method``: the name of a file of ``methods/``, or a class. ``optimizer``: the model's optimizer, or a list.
-    ``scaler``: the GradScaler that scales the loss, if there is one. All processes of the mesh construct it. ValueError
-    in one line for unsupported arguments.
+    ``scaler``: the GradScaler that scales the loss, if there is one. All processes of the mesh construct the hook.
+    ValueError in one line for unsupported arguments.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ def _subgroup(group: dist.ProcessGroup, ranks: list[int], timeout: timedelta, ba
 
 @contextmanager
 def agreement(comm: Communicator, advice: str) -> Iterator[dict[str, Any]]:
-    """Raise on all workers what one of them raises within the context, and ValueError if they do not agree.
+    """Raise on all workers if one of them raises within the context, or if they do not agree.
 
     All workers enter it. Put into the context's target what must be the same on all, such as {"topk.ratio": 0.1}.
     ``advice``: what to do where it is not.

@@ -138,8 +138,8 @@ class Hook:
     def load_state_dict(self, state: dict[str, Any], redistribute: bool = False) -> None:
         """Continue from ``state``, which is copied; ValueError in one line if it is of another method or other buckets.
 
-        ``redistribute``: ``state`` holds the entries of all workers, however many they were. The sum of all residuals
-        is kept, and ``step`` goes back to the beginning of the method's cycle.
+        ``redistribute``: ``state`` holds the saved states of all workers, however many they were. The sum of all
+        residuals is kept, and ``step`` goes back to the beginning of the method's cycle.
         """
         self._restore()
         self.step, kept = loaded_state(state, self._comm, self._identity, self.method, redistribute)

@@ -206,7 +206,7 @@ class LocalSteps:
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run needs, together with the model and the optimizer. It differs between workers.
 
-        Tensors are not copied.
+        Tensors are on the CPU; those of a CPU are not copied.
         """
         state = saved_state(self._comm, self._identity, self.steps, self.method)
         if self._rounding is None:

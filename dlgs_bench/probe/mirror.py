@@ -396,7 +396,8 @@ def _repeats(entries: int) -> int:
 
 
 def _turn_of_rank_0(step: int, cycle: int, workers: int) -> int:
-    """A later step in the same place of the cycle, in which it is rank 0's turn if workers take turns, if there is one.
+    """The first step from ``step`` on that is at the same place of the cycle, and at which it is rank 0's turn if
+    workers take turns; ``step`` if there is none.
 
     Methods give the turn to the rank that is the step modulo the number of workers.
     """

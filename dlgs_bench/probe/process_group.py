@@ -138,7 +138,8 @@ def _interfaces(folder: Path = Path("/sys/class/net")) -> list[dict[str, Any]] |
 def measure(comm: Communicator, marks: Marks) -> tuple[list[dict], dict[str, int]]:
     """Seconds of each operation on the slowest rank, by the bytes of one worker's tensor.
 
-    Also return, for each operation that a rank has too little memory for, from which size on it is not measured.
+    Also return, for each operation that a rank has too little memory for, the smallest size in bytes that was not
+    measured.
     """
     rows, too_large = [], {}
     for operation in OPERATIONS:

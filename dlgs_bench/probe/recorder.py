@@ -70,8 +70,8 @@ class record:  # noqa: N801 - it is called like a function
     recording. The first two steps are not timed; the next ``steps`` are. Before the step after them, or at the end of
     the context, the process group and the compression methods are measured. All ranks must get there. This takes
     seconds to a few minutes. Rank 0 reports it on the standard error. ``methods``: names of the methods to measure, all
-    if None. Nothing is written if the training raises an exception, or makes fewer than three steps. ValueError in one
-    line if the job cannot be recorded. RuntimeWarning without ``with``.
+    if None. Nothing is written if the training makes fewer than three steps, or raises an exception before the
+    measurement. ValueError in one line if the job cannot be recorded. RuntimeWarning without ``with``.
     """
 
     _entered = True  # until the arguments are known to be complete
@@ -366,8 +366,8 @@ class Recorder:
             selection = mirror.selection_rows(sizes, self._marks, self._device)
             if first:
                 expected_s = mirror.expected_s(len(chosen), layers, plan, selection)
-                links = " and the links" if comm else ""
-                _say(f"measuring {len(chosen)} methods{links}, which takes about {_rounded(expected_s)} s")
+                links = "the links, then " if comm else ""
+                _say(f"measuring {links}{len(chosen)} methods (about {_rounded(expected_s)} s)")
             shards = cast(DTensor, self._parameters[0]).device_mesh if self._replicas else None
             machine = process_group.machine(comm, shards)
             rows, too_large = process_group.measure(comm, self._marks) if comm else ([], {})
@@ -406,7 +406,7 @@ class Recorder:
         """Report what the profile lacks. ``failed``: method -> why it was not measured."""
         if job["kind"] == "distributed":
             _say(
-                "several processes train, and nothing that record knows exchanges this model's gradients; if "
+                "the job has several processes, and record found nothing that exchanges this model's gradients; if "
                 "DistributedDataParallel does, give record the wrapped model"
             )
         if job["exchanges"] > 1:

@@ -1,4 +1,5 @@
-"""Measures the inputs of the time model: t_f and t_b of a model, t_s and t_c of a method.
+"""Measures the inputs of the time model: seconds of forward and backward of a model (t_f, t_b), and of selection and
+communication of a method (t_s, t_c).
 
 All workers run, since communication and computation share the cores.
 """
@@ -20,7 +21,7 @@ from dlgs_bench.comm import Communicator, Pending
 from dlgs_bench.data import DataSet
 from dlgs_bench.device import moment, seconds
 from dlgs_bench.exchange import Bucket, LocalSteps, StepContext
-from dlgs_bench.exchange.async_device import catch_up
+from dlgs_bench.exchange.async_device import synchronize
 from dlgs_bench.exchange.driver import Exchange, ServerExchange, WorkerExchange
 from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.plugin import method_class
@@ -71,8 +72,8 @@ def layers(
     at the end of an iteration, as in synchronous training. Nothing is exchanged. The weights and BatchNorm's statistics
     do not change.
 
-    In parallel branches, a layer can be ready before the layer in front of it. Its time is then counted there, so the
-    sum over all layers is exact.
+    In parallel branches, a layer can be ready before the layer in front of it. Its time since the gradient before it
+    counts for the layer in front, so the sum over all layers is exact.
     """
     session = Session(spec, comm, data, device)
     flat, optimizer = session.flat, session.optimizer
@@ -142,7 +143,7 @@ class SequentialExchange(WorkerExchange):
         self._advance(wait=True)
 
     def _compute_until(self, pending: Pending) -> None:
-        catch_up(self.buckets[0].gradient.device)  # selection must not count as communication
+        synchronize(self.buckets[0].gradient.device)  # selection must not count as communication
         began = time.perf_counter()
         while not pending.done():
             self._overlapped()
@@ -164,9 +165,9 @@ def exchanges(
     - ``taken_s`` is the slowdown of this computation in seconds, the mean of the workers. It grows with the size, so
       single large buckets are also sent while workers compute.
 
-    Small cases come first. Each case gets a share of the launch's budget in proportion to its entries, and has fewer
-    repeats once the share is spent. When the budget is spent, cases of more than ``CHEAP`` entries are left out. The
-    time model then extends the line through the measured sizes.
+    Small cases come first. Each case gets a share of the launch's budget in proportion to its entries + ``CHEAP``, and
+    has fewer repeats once the shares up to it are spent. When the budget is spent, cases of more than ``CHEAP`` entries
+    are left out. The time model then extends the line through the measured sizes.
     """
     cases = sorted(
         (
@@ -293,7 +294,7 @@ def _exchange_without_model(
 
     def product() -> None:  # about 0.1 ms
         torch.matmul(matrix, matrix)
-        catch_up(flat.device)
+        synchronize(flat.device)
 
     return SequentialExchange(method, groups, buckets, own_transport, clock, overlapped=product if overlapped else None)
 

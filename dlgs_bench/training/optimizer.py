@@ -40,7 +40,7 @@ class Optimizer(ABC):
 
 
 class SGD(Optimizer):
-    """w <- w - lr * v, v <- momentum * v + gradient + weight_decay * w, as ``torch.optim.SGD(fused=True)``."""
+    """v <- momentum * v + gradient + weight_decay * w, then w <- w - lr * v, as ``torch.optim.SGD(fused=True)``."""
 
     def __init__(self, parameters: Tensor, lr: float, momentum: float, weight_decay: float) -> None:
         super().__init__(parameters, lr, weight_decay)

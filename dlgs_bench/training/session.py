@@ -135,15 +135,15 @@ class Session:
         return self.exchanges[variant]
 
     def step(
-        self, exchange: Exchange, number: int, observer: Listener | None = None, gradient: Tensor | None = None
+        self, exchange: Exchange, number: int, listener: Listener | None = None, gradient: Tensor | None = None
     ) -> dict:
         """Make one iteration, and return its row: its parts in seconds, its bytes, messages and density.
 
         ``sent_messages`` counts the messages of this project's collectives, not those inside the engine. The loss and
-        the number of correct predictions are added to ``sums``. ``observer``: sees each gradient before the exchange.
-        ``gradient``: is exchanged instead of a new gradient, which is then not computed.
+        the number of correct predictions are added to ``sums``. ``listener``: is told of each gradient instead of the
+        exchange, and passes it on. ``gradient``: is exchanged instead of a new gradient, which is then not computed.
         """
-        self._listener = observer or exchange
+        self._listener = listener or exchange
         self._set_momentum_and_decay(exchange.method)
         self.clock.start()
         messages_before = self.comm.sent_messages
@@ -184,7 +184,7 @@ class Session:
         self._joining_decay = training.weight_decay if method.decay_joins_gradient else 0.0
 
     def local_gradient(self, listener: Listener | None = None, begun: Callable[[], None] = lambda: None) -> None:
-        """Compute one gradient of this worker into the buckets; exchange and update nothing.
+        """Compute one gradient of this worker into the buckets, without an exchange or an update of weights.
 
         ``listener.ready(layer)`` is called as in an exchange, and ``begun`` when backward starts.
         """
@@ -211,7 +211,8 @@ class Session:
         return means
 
     def evaluate(self, limit: int) -> dict[str, float]:
-        """Loss and accuracy on the first ``limit`` test samples, which the workers share.
+        """Loss and accuracy on the first ``limit`` test samples, which the workers share. Before, BatchNorm's running
+        statistics become their means over the workers.
 
         If the workers' weights differ, as between two exchanges of local steps, the mean of the weights is tested.
         """

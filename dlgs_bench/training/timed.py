@@ -19,8 +19,8 @@ from dlgs_bench.training.optimizer import TIMED_LR
 from dlgs_bench.training.rows import group_rows, joined, over_workers, sent_row, trace_rows
 from dlgs_bench.training.session import Session, decide, make_method
 
-PROBE_S = 2.0  # seconds of gradients by which the machine's speed is measured
-MIN_PROBES = 3  # gradients; between two blocks, as many are timed
+SPEED_SAMPLE_S = 2.0  # seconds of gradients by which the machine's speed is measured
+MIN_SPEED_SAMPLES = 3  # gradients; between two blocks, as many are timed
 
 
 def timing(
@@ -83,8 +83,8 @@ def in_turns(
 
     Schemes take turns in each block, so that a drift of the machine moves all of them. In a block, each scheme makes
     the first ``repeats`` steps of each phase of its cycle. Before the first block, each scheme exchanges one gradient
-    in each phase; this allocates its buffers, and is neither timed nor computed again. Blocks follow until the relative
-    interval of every speed-up is at most ``width``, or another block would exceed the launch's share of the budget.
+    in each phase; this allocates its buffers, and is not timed. Blocks follow until the relative interval of every
+    speed-up is at most ``width``, or another block would exceed the launch's share of the budget.
 
     Methods start in their stationary state (``Exchange.warm_start``); the density of each iteration is recorded to
     check this. ``slowdown``: of ``ProportionalLinks`` before the row's block. ``uncompressed``: the labels of its
@@ -95,7 +95,7 @@ def in_turns(
     iterations, sent, traces = [], [], {}
     session.local_gradient()  # allocates the gradients, and lets libraries choose their kernels
     links = ProportionalLinks(session)
-    links.follow(PROBE_S)
+    links.follow(SPEED_SAMPLE_S)
     for exchange in session.exchanges.values():
         exchange.warm_start()
     warm_up = [(one, step) for one in session.exchanges.values() for step in timed_steps(one.method, 1)]
@@ -144,15 +144,16 @@ class ProportionalLinks:
     If a gradient takes k times as long as in the calibration, the mean over the workers, the links become k times
     slower too, and ``slowdown`` is k. It is 1 if the rates are fixed. Shared machines drift by 10 to 20 % within
     minutes, which would change the ratio of computation to communication. Three gradients of a small net in a row took
-    0.77 to 1.43 times the calibrated time. So k is the median of the last gradients that took ``PROBE_S`` together.
+    0.77 to 1.43 times the calibrated time. So k is the median of the last gradients that took ``SPEED_SAMPLE_S``
+    together.
     """
 
     def __init__(self, session: Session) -> None:
         self._session, self.slowdown = session, 1.0
-        self._recent_s: list[float] = []  # of this worker's last gradients, about PROBE_S together
+        self._recent_s: list[float] = []  # of this worker's last gradients, about SPEED_SAMPLE_S together
 
     def follow(self, least_s: float = 0.0) -> None:
-        """Time gradients for ``least_s``, at least ``MIN_PROBES``, and set the links. All processes call it."""
+        """Time gradients for ``least_s``, at least ``MIN_SPEED_SAMPLES``, and set the links. All processes call it."""
         session = self._session
         calibrated_s = session.spec.cluster.calibrated_s
         if not calibrated_s:
@@ -160,13 +161,13 @@ class ProportionalLinks:
         own: list[float] = []
         began = time.perf_counter()
         # As in the calibration, all workers start each gradient at the same time.
-        while not decide(session.comm, len(own) >= MIN_PROBES and time.perf_counter() - began >= least_s):
+        while not decide(session.comm, len(own) >= MIN_SPEED_SAMPLES and time.perf_counter() - began >= least_s):
             session.local_gradient()
             parts = session.clock.stop()
             own.append(parts["forward_s"] + parts["backward_s"])
         # One worker is not enough: where workers share cores, it may have a core of its own.
         self._recent_s += own
-        while len(self._recent_s) > len(own) and sum(self._recent_s[1:]) >= PROBE_S:
+        while len(self._recent_s) > len(own) and sum(self._recent_s[1:]) >= SPEED_SAMPLE_S:
             del self._recent_s[0]
         row = {"computing_s": statistics.median(self._recent_s)}
         (mean,) = joined([row], {"computing_s": torch.mean}, session.comm, session.spec.cluster.workers)

@@ -2,8 +2,9 @@
 
 Pieces are blocks of a fixed size (``pieces`` is an int) or layers (``pieces`` is a list of their sizes). An entry is
 approximated by its level times the unit of its piece. Code c of 2 to 8 bits has the level c - L, where L is
-2 ** (bits - 1) - 1. Code c of one bit, a sign, has the level 2 c - 1. Two implementations give the same bits:
-``compiled_backend`` for CPUs, at memory speed, and ``torch_backend`` for other devices.
+2 ** (bits - 1) - 1. Code c of one bit, a sign, has the level 2 c - 1. There are two implementations:
+``compiled_backend`` for CPUs, at memory speed, and ``torch_backend`` for other devices. On a CPU, both give the same
+bits, except for norms, which may differ by rounding.
 """
 
 from collections.abc import Sequence

@@ -2,8 +2,9 @@
 
 Two implementations have the functions ``take``, ``take_at_most``, ``kth_magnitude`` and ``workspace``. ``torch`` is the
 reference, and the paper used it. ``compiled`` accumulates and selects in one pass over memory (on GPUs,
-``triton_backend``). Both choose the same entries. Both raise FloatingPointError for NaN before anything is sent, except
-``take_at_most``: no host waits for it, so it returns NaN as a count (``MANY``).
+``triton_backend``). Both choose the same entries, except among entries of equal magnitude. Both raise
+FloatingPointError for NaN before anything is sent, except ``take_at_most``: no host waits for it, so it returns NaN as
+a count (``MANY``).
 """
 
 import importlib

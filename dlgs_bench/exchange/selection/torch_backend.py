@@ -16,8 +16,8 @@ def take(
 ) -> tuple[Tensor, Tensor]:
     """Take the entries that ``rule`` chooses out of ``corrected``, shape (d,), and set them to 0 there.
 
-    Returns their values, shape (n,), and their int64 indices, shape (n,), in the memory of ``workspace`` if it is
-    given. ``gradient``, shape (d,), if given, is added to ``corrected`` first.
+    Returns their values, shape (n,), and their int64 indices, shape (n,). ``workspace`` is not used here. ``gradient``,
+    shape (d,), if given, is added to ``corrected`` first.
     """
     if gradient is not None:
         corrected.add_(gradient)
