@@ -3,7 +3,9 @@
 import copy
 import gc
 import io
+import random
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -14,7 +16,7 @@ from dlgs_bench.comm.local import run_workers
 from dlgs_bench.data.cifar10 import Cifar10
 from dlgs_bench.exchange import Bucket, Momentum, Sum
 from dlgs_bench.spec import Cluster, Measurement, RunSpec, Scheme, Training
-from dlgs_bench.training import timed, train
+from dlgs_bench.training import build, timed, train
 from dlgs_bench.training.session import Session
 
 pytestmark = pytest.mark.unit
@@ -105,6 +107,56 @@ def test_frozen_weights_that_change_and_buffers_of_four_dimensions_are_kept(monk
             assert torch.equal(ours, theirs)
 
     run_workers(2, work)
+
+
+class NumpyModel(torch.nn.Module):
+    """Numpy makes its buffers and initial weights, and Python's random drops its layer in half of the passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3 * 32 * 32, 10)
+        self.layer.weight.data.copy_(torch.from_numpy(np.random.randn(10, 3 * 32 * 32) / 100))
+        self.register_buffer("features", torch.from_numpy(np.random.randn(3 * 32 * 32)).float())
+        self.register_buffer("mask", torch.from_numpy(np.random.rand(3 * 32 * 32) < 0.5))
+        self.register_buffer("none", torch.empty(0))
+
+    def forward(self, images):
+        inputs = images.flatten(1) * self.features * self.mask
+        return self.layer(inputs if random.random() < 0.5 else 0.1 * inputs)
+
+
+def built(module, seed: int) -> NumpyModel:
+    build.seed_all(seed)
+    return NumpyModel()
+
+
+def test_buffers_that_differ_between_processes_are_those_of_rank_0(monkeypatch):
+    """Two processes have two generators; the threads of this test share one, so their models differ."""
+    monkeypatch.setattr("dlgs_bench.training.session.build_seeded", lambda *_: NumpyModel())
+    sessions = run_workers(2, lambda comm: session_of(comm, "topk"))
+    for one, other in zip(*(session.flat.model.state_dict().values() for session in sessions), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_generators_of_numpy_and_python_are_seeded_and_saved(monkeypatch):
+    monkeypatch.setattr("dlgs_bench.training.session.build_seeded", built)
+
+    def trained(comm, until: int, state: dict | None = None) -> Session:
+        session = session_of(comm, "topk")
+        if state:
+            session.load_state_dict(state)
+        return go_on(session, until)
+
+    def run(comm):
+        whole = trained(comm, 6).flat.parameters.clone()
+        memory = io.BytesIO()
+        torch.save(trained(comm, 3).state_dict(), memory)
+        random.seed(99), np.random.seed(99)
+        memory.seek(0)
+        resumed = trained(comm, 6, torch.load(memory, weights_only=True))
+        assert torch.equal(resumed.flat.parameters, whole)
+
+    run_workers(1, run)
 
 
 def test_a_state_of_other_variants_is_refused():

@@ -19,7 +19,7 @@ from dlgs_bench.training.session import Session, make_method
 
 STEPS = 100
 CONVEX = ModuleType("models.convex")  # rounding errors do not grow in a convex problem
-CONVEX.build = lambda: nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 10))
+CONVEX.build = CONVEX_LAYERS = lambda: nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 10))
 CONVEX.loss = F.cross_entropy
 OPTIONS = {"none": {}, "dgc": {"ratio": 1.0, "masking": False}}  # DGC then sends its whole velocity
 
@@ -46,6 +46,24 @@ def weights(method: str, decay: float, topology: str = ALL_GATHER.name) -> torch
     ranks = run_workers(3 if topology != ALL_GATHER.name else 2, work)
     assert all(torch.equal(ranks[0], other) for other in ranks[:2])
     return ranks[0]
+
+
+class Unused(nn.Sequential):
+    """The convex model, and a layer that no pass uses. Its 20 parameters come first in backward's order."""
+
+    def __init__(self) -> None:
+        super().__init__(CONVEX_LAYERS(), nn.Linear(3, 5))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self[0](images)
+
+
+@pytest.mark.unit
+def test_layers_that_a_step_does_not_use_decay_as_in_sgd(convex, monkeypatch):
+    monkeypatch.setattr(CONVEX, "build", Unused)
+    found = {method: weights.__wrapped__(method, 0.1)[:20] for method in OPTIONS}
+    torch.testing.assert_close(found["dgc"], found["none"], rtol=1e-4, atol=1e-5)
+    assert found["none"].norm() < 0.9 * weights.__wrapped__("none", 0.0)[:20].norm()
 
 
 @pytest.mark.unit

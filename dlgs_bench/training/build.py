@@ -1,5 +1,6 @@
 """Builds a model as runs train it, and checks that it can be trained."""
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,6 +8,7 @@ from itertools import pairwise
 from types import ModuleType
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -14,7 +16,7 @@ from torch.nn.parameter import is_lazy
 from dlgs_bench import data
 
 T = TypeVar("T")
-_SEEDING = threading.Lock()  # local workers are threads that share torch's global generator
+_SEEDING = threading.Lock()  # local workers are threads that share the global generators
 
 
 def build(module: ModuleType) -> nn.Module:
@@ -29,10 +31,17 @@ def build(module: ModuleType) -> nn.Module:
 
 
 def build_seeded(module: ModuleType, seed: int) -> nn.Module:
-    """The model of a file in ``models/`` with the initial weights of this seed. It seeds torch's global generator."""
+    """The model of a file in ``models/`` with the initial weights of this seed. It calls ``seed_all``."""
     with _SEEDING:
-        torch.manual_seed(seed)
+        seed_all(seed)
         return build(module)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the global generators of torch, numpy and Python, since the file of a model may use any of them."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
 
 
 def without_values(make: Callable[[], T]) -> T:

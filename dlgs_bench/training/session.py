@@ -3,10 +3,12 @@
 The work of a process at each point of the schedule depends on its role (``dlgs_bench.training.roles``).
 """
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,7 +22,7 @@ from dlgs_bench.exchange.driver import Exchange
 from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.spec import RunSpec, Scheme
-from dlgs_bench.training.build import build_seeded, to_device
+from dlgs_bench.training.build import build_seeded, seed_all, to_device
 from dlgs_bench.training.clock import Clock
 from dlgs_bench.training.finite_check import Listener
 from dlgs_bench.training.flat_model import FlatModel
@@ -44,8 +46,8 @@ class Session:
         self.model = plugins.load("models", training.model)
         self.flat = FlatModel(to_device(build_seeded(self.model, training.seed), device))
         comm.broadcast(self.flat.parameters)
-        self._broadcast_frozen()
-        torch.manual_seed(training.seed * workers + comm.rank)  # from here on, random numbers differ between workers
+        self._broadcast_fixed()
+        seed_all(training.seed * workers + comm.rank)  # from here on, random numbers differ between workers
         self.shard = Shard(training.batch, workers, comm.rank, training.seed)
         self.optimizer = optimizer_of(training, self.flat.parameters, self.flat.matrices())
         self.clock = Clock(device)
@@ -62,12 +64,16 @@ class Session:
         for layer, (parameter, view) in enumerate(self.flat.views):
             parameter.register_post_accumulate_grad_hook(self._hook(layer, view))
 
-    def _broadcast_frozen(self) -> None:
-        for parameter in self.flat.model.parameters():
-            if not parameter.requires_grad and parameter.numel():
-                values = parameter.detach().flatten()
-                self.comm.broadcast(values.view(torch.uint8))  # as bytes, since they can have any type
-                parameter.data.copy_(values.view_as(parameter))
+    def _broadcast_fixed(self) -> None:
+        """Give all workers the frozen parameters and buffers of rank 0, in one message."""
+        fixed = [tensor for tensor in (*self._frozen(), *self.flat.model.buffers()) if tensor.numel()]
+        if not fixed:
+            return
+        as_bytes = [tensor.flatten().view(torch.uint8) for tensor in fixed]  # they can have any type
+        message = torch.cat(as_bytes)
+        self.comm.broadcast(message)
+        for tensor, part in zip(fixed, message.split([part.numel() for part in as_bytes]), strict=True):
+            tensor.copy_(part.clone().view(tensor.dtype).view_as(tensor))
 
     def _hook(self, layer: int, view: Tensor) -> Callable[[Tensor], None]:
         """A hook that writes the gradient into its bucket, divided by the number of workers, so that sums are means."""
@@ -96,10 +102,15 @@ class Session:
             self._listener.ready(layer)
 
     def complete_gradient(self) -> None:
-        """Give a gradient of zeros to every layer that backward did not use, since other workers may have used it."""
-        for layer, (_, view) in enumerate(self.flat.views):
+        """Give a gradient of zeros to every layer that backward did not use, since other workers may have used it.
+
+        Weight decay that joins gradients joins these, too.
+        """
+        for layer, (parameter, view) in enumerate(self.flat.views):
             if layer not in self._arrived:
                 view.zero_()
+                if self._joining_decay:
+                    view.add_(parameter.detach(), alpha=self._joining_decay / self.spec.cluster.workers)
                 self._arrive(layer)
         self._arrived.clear()
 
@@ -273,16 +284,20 @@ class Session:
             self.exchanges[variant].method.load_state_dict(saved)
         self._begun = time.perf_counter() - state["elapsed_s"]
         torch.set_rng_state(state["random"]["cpu"])
+        random.setstate(state["random"]["python"])
+        kind, keys, *rest = state["random"]["numpy"]
+        np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
         if "cuda" in state["random"]:
             torch.cuda.set_rng_state(state["random"]["cuda"], self.flat.parameters.device)
 
     def _frozen(self) -> list[Tensor]:
         return [parameter.detach() for parameter in self.flat.model.parameters() if not parameter.requires_grad]
 
-    def _random_states(self) -> dict[str, Tensor]:
+    def _random_states(self) -> dict[str, Any]:
         device = self.flat.parameters.device
         gpu = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
-        return {"cpu": torch.get_rng_state()} | gpu
+        kind, keys, *rest = np.random.get_state()
+        return {"cpu": torch.get_rng_state(), "python": random.getstate(), "numpy": (kind, keys.tolist(), *rest)} | gpu
 
 
 def decide(comm: Communicator, yes: bool) -> bool:
