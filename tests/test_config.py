@@ -472,6 +472,14 @@ def test_the_machine_is_checked_for_cores():
         config.check_machine(values, "c")
 
 
+@pytest.mark.parametrize("latency_ms, most", [(0, 126), (5, 83)])
+def test_a_testbed_of_too_many_hosts_is_one_line_before_anything_runs(latency_ms, most):
+    testbed = {"rate_mbit": 100, "host_rates_mbit": {}, "latency_ms": latency_ms}
+    values = read("quick") | {"network": "testbed", "testbed": testbed, "workers": 200}
+    why = checks.check_shaped(config.load(values, "c").values)
+    assert re.fullmatch(rf"workers: 20\d processes, but a testbed has at most {most} hosts; give fewer, or .*", why)
+
+
 def test_places_that_cannot_hold_what_is_put_there_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "file.html").write_text("")

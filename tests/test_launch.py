@@ -72,6 +72,28 @@ def test_a_run_names_the_commits_of_all_its_launches(tmp_path):
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_results_are_moved_comes_too_late(number, tmp_path, monkeypatch):
+    """Whatever was not moved yet would be lost."""
+
+    def leave(*_) -> None:
+        raise SystemExit(1)
+
+    def interrupted(path) -> None:
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)  # handlers run between two instructions
+
+    before = signal.signal(number, leave)
+    try:
+        monkeypatch.setattr(launcher, "wait_for_disk", interrupted)
+        assert start(tmp_path, "ends") == 0
+        assert {path.name for path in (tmp_path / "run").iterdir()} == {"points.csv", "run.json"}
+        assert signal.getsignal(number) is leave
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.engine
 @horovod_is_slow
 def test_a_run_that_fails_shows_the_first_error_and_leaves_nothing(engine, tmp_path, capsys):
     assert start(tmp_path, "fails", engine) != 0

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from dlgs_bench.config import launching
 from dlgs_bench.launch import nodes
+from dlgs_bench.launch.launcher import RUN
 from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec, Training
 
 pytestmark = pytest.mark.unit
@@ -150,3 +152,14 @@ def test_a_host_that_takes_ssh_and_then_hangs_is_named(programs, tmp_path, monke
     monkeypatch.setattr(nodes, "PROBE_TIMEOUT_S", 0.5)
     with pytest.raises(nodes.Refused, match=r"one did not answer within 0\.5 s; give hosts that answer"):
         nodes.reach({"one": 2}, "cpu", 1, tmp_path)
+
+
+def test_many_nodes_need_no_long_argument(tmp_path, monkeypatch):
+    """Linux limits one argument to 128 KiB. Here are 200 nodes and the paths of a module system."""
+    monkeypatch.setattr(nodes, "reach", lambda *_: 29500)
+    place = LaunchSettings(by="ssh", hosts=tuple(f"node{number}.cluster.example:2" for number in range(200)))
+    spec = RunSpec("accuracy", Training("resnet20"), cluster=Cluster("torch_dist", 400))
+    made = nodes.command(spec, place, [*RUN, str(tmp_path)], {"PATH": "/software/bin:" * 150})
+    assert all(len(argument) < 2**17 for argument in made)
+    commands = json.loads(Path(made[-1]).read_text())
+    assert len(commands) == 200 and all(sum(map(len, one)) < 2**17 for one in commands)

@@ -102,6 +102,16 @@ def test_no_more_samples_are_tested_than_the_data_has(tmp_path):
     assert own.rest_s(TRAINED) - few.rest_s(TRAINED) == pytest.approx(2 * (10 - 4) * 0.001 / 2)
 
 
+@pytest.mark.parametrize("content", [None, "", "forward_s,iteration_s\n", "forward_s,iteration_s\n0.1\n", "a,b\n1,2\n"])
+def test_a_missing_or_damaged_calibration_gives_no_estimate_and_stops_nothing(tmp_path, content):
+    """The workflow makes the table again, or its script says what to delete."""
+    calibrate(tmp_path)
+    table = tmp_path / "calibration" / "layers" / "a" / "iterations.csv"
+    table.unlink() if content is None else table.write_text(content)
+    assert "4 of 5 runs to do" in progress.announce(tmp_path, RUNS)
+    assert progress.whole(tmp_path / "accuracy" / "a-none", 1.0).startswith("[1/5 runs done")
+
+
 @pytest.mark.parametrize("finished, spent_s, own_left_s", [(False, 20, 40), (False, 75, 0), (True, 75, 0)])
 def test_the_time_of_a_run_that_is_late_or_finished_is_not_taken_from_the_other_runs(
     tmp_path, finished, spent_s, own_left_s

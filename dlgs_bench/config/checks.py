@@ -290,11 +290,18 @@ def check_gpus(values: dict) -> str | None:
     )
 
 
+# Of a testbed. The kernel passes at most 253 descriptors in a message: 2 per host and 1, with latency up to 3 and 2.
+MOST_HOSTS, MOST_HOSTS_WITH_LATENCY = 126, 83
+
+
 def check_shaped(values: dict) -> str | None:
     """This machine can shape the links of the testbed."""
     if values["network"] != "testbed":
         return None
     links, rates = values["testbed"], {}
+    most = MOST_HOSTS_WITH_LATENCY if links["latency_ms"] else MOST_HOSTS
+    if (needed := grid.processes(values)) > most:
+        return f"workers: {needed} processes, but a testbed has at most {most} hosts; give fewer, or network: host"
     if links["rate_mbit"] != grid.PROPORTIONAL:
         rates = {"rate_mbit": max(links["rate_mbit"], *links["host_rates_mbit"].values(), 0)}
     if why := testbed.why_unavailable():

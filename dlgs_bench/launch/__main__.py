@@ -5,13 +5,11 @@ import signal
 import sys
 from pathlib import Path
 
-from dlgs_bench.launch.launcher import launch
+from dlgs_bench.launch.launcher import STOPS, launch
 from dlgs_bench.spec import LaunchSettings, RunSpec
 from dlgs_bench.timemodel import plans
 from dlgs_bench.timemodel.length import with_length
 from dlgs_bench.timemodel.slowdown import with_rate
-
-ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main(arguments: list[str]) -> int:
@@ -45,14 +43,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def clean_up_when_ended() -> None:
-    """Make the signals ``ENDS`` exit this process through the launcher's clean-up, which later signals do not stop."""
+    """Make the signals ``STOPS`` exit this process through the launcher's clean-up, which later signals do not stop."""
 
     def leave(*_: object) -> None:
-        for number in ENDS:
+        for number in STOPS:
             signal.signal(number, signal.SIG_IGN)
         sys.exit(1)
 
-    for number in ENDS:
+    for number in STOPS:
         if (number, signal.getsignal(number)) != (signal.SIGHUP, signal.SIG_IGN):  # nohup ignores SIGHUP
             signal.signal(number, leave)
 

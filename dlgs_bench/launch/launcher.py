@@ -4,8 +4,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +34,7 @@ MAX_RETRIES = 2  # of the disturbed launches of a run
 SHORT_S = 45  # a launch of at most this length is repeated once, even if the budget is spent
 WORKFLOW_GONE = "the workflow has ended"
 RUN = [sys.executable, "-m", "dlgs_bench.training.run"]
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # the signals that ask to stop
 
 
 class RunLogger:
@@ -132,8 +135,9 @@ def _launch(
                     shutil.rmtree(part)
                 else:
                     launches.append((part, trouble))
-        publish_results(launches, folder, say.spent_s(), len(launches) + retries)
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        with _too_late_to_stop():
+            publish_results(launches, folder, say.spent_s(), len(launches) + retries)
+            shutil.rmtree(checkpoints, ignore_errors=True)
         say(f"done in {progress.clock(say.spent_s())}")
         return 0
     finally:
@@ -283,6 +287,20 @@ def _wait(process: subprocess.Popen, seconds: float) -> None:
     end = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < end:
         time.sleep(0.2)
+
+
+@contextmanager
+def _too_late_to_stop() -> Iterator[None]:
+    """Ignore the signals that ask to stop: the run is finished, and what is not moved yet would be lost."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives signals
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def publish_results(launches: list[tuple[Path, str | None]], folder: Path, wall_s: float, launched: int) -> None:

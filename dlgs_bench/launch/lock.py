@@ -13,7 +13,7 @@ from typing import IO
 from dlgs_bench.testbed.namespaces import start_time
 
 LOCKS = Path(".snakemake", "locks")
-HOLDER = Path(".snakemake", "holder.json")
+HOLDERS = Path(".snakemake", "holders")  # a file for each workflow: several can run here if their files differ
 START = Path("/proc/sys/kernel/random/boot_id")  # differs after each start of the machine
 NUMBERS = Path("/proc/self/ns/pid")  # differs between containers, in which a process id means different processes
 
@@ -35,24 +35,40 @@ def locked(file: IO) -> bool:
 
 
 def hold() -> None:
-    """Record that this process holds Snakemake's lock."""
-    HOLDER.write_text(json.dumps(_signature(os.getpid())), encoding="utf-8")
+    """Record that this process holds a lock of Snakemake. If there is no other lock, forget all other holders."""
+    HOLDERS.mkdir(parents=True, exist_ok=True)
+    if len(list(LOCKS.glob("*.output.lock"))) <= 1:  # a workflow has one
+        for path in HOLDERS.iterdir():
+            path.unlink(missing_ok=True)
+    path = HOLDERS / f"{socket.gethostname()}-{os.getpid()}.json"
+    path.write_text(json.dumps(_signature(os.getpid())), encoding="utf-8")
 
 
 def free() -> None:
-    """Remove Snakemake's lock if the process that held it is gone.
+    """Remove Snakemake's locks if all processes that held one are gone.
 
     A lock without a recorded holder stays. So does a lock from another machine or container, because its processes are
     not visible here.
     """
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        holder = json.loads(HOLDER.read_text(encoding="utf-8"))
+    with suppress(OSError):
+        holders = list(HOLDERS.iterdir())
+        gone = [path for path in holders if _gone(path)]
+        if holders and gone == holders:
+            shutil.rmtree(LOCKS, ignore_errors=True)
+        for path in gone:
+            path.unlink()
+
+
+def _gone(path: Path) -> bool:
+    """Whether the process that wrote this file is known to have ended."""
+    try:
+        holder = json.loads(path.read_text(encoding="utf-8"))
         now = _signature(holder["process"])
         restarted = holder["start"] != now["start"]
         visible = holder["numbers"] == now["numbers"]
-        if holder["machine"] == now["machine"] and (restarted or (visible and holder != now)):
-            shutil.rmtree(LOCKS)
-            HOLDER.unlink()
+        return holder["machine"] == now["machine"] and (restarted or (visible and holder != now))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _signature(process: int) -> dict:

@@ -45,8 +45,10 @@ def command(spec: RunSpec, settings: LaunchSettings, program: list[str], environ
     commands = engine.on_nodes(taken, settings.interface, port, program)
     if "" in commands:
         return commands[""]
+    each_node = folder / "commands.json"  # a file, since an argument may have at most 128 KiB
     if settings.by == "slurm":
-        own = [sys.executable, "-m", "dlgs_bench.launch.nodes", json.dumps([commands[node] for node in taken])]
+        each_node.write_text(json.dumps([commands[node] for node in taken]), encoding="utf-8")
+        own = [sys.executable, "-m", "dlgs_bench.launch.nodes", str(each_node)]
         # One launcher per node, with all of the job's resources on this node.
         each = [f"--nodes={len(taken)}", f"--ntasks={len(taken)}", "--ntasks-per-node=1"]
         each.append(f"--nodelist={','.join(taken)}")
@@ -54,7 +56,8 @@ def command(spec: RunSpec, settings: LaunchSettings, program: list[str], environ
     copied = [f"{name}={value}" for name, value in environment.items() if COPIED.fullmatch(name)]
     # With a terminal (-tt), the remote processes end when ssh ends, even if it is killed.
     remote = [[*SSH, "-tt", node, _in_this_folder(["env", *copied, *own])] for node, own in commands.items()]
-    return [sys.executable, "-m", "dlgs_bench.launch.supervise", json.dumps(remote)]
+    each_node.write_text(json.dumps(remote), encoding="utf-8")
+    return [sys.executable, "-m", "dlgs_bench.launch.supervise", str(each_node)]
 
 
 def reach(taken: Mapping[str, int], device: str, per_gpu: int, folder: Path) -> int:
@@ -156,7 +159,7 @@ def _scontrol(*what: str) -> str:
 
 
 def main(commands: str) -> None:
-    own = json.loads(commands)[int(os.environ["SLURM_NODEID"])]
+    own = json.loads(Path(commands).read_text(encoding="utf-8"))[int(os.environ["SLURM_NODEID"])]
     os.execvp(own[0], own)
 
 

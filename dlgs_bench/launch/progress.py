@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -182,7 +183,10 @@ def _least_s(queue: _Queue, spec: RunSpec) -> float:
 
 
 def _speed(queue: _Queue, spec: RunSpec) -> length.Speed | None:
-    """The speed of this machine in training a run's model with as many workers; None before its calibration."""
+    """The speed of this machine in training a run's model with as many workers.
+
+    None before its calibration, or if a table of the calibration is missing or corrupt.
+    """
     alike = "layers", spec.training.model, spec.training.data, spec.cluster.workers
     finished = ((name, queue.runs[name]) for name in queue.walls)
     calibrated = (
@@ -190,8 +194,9 @@ def _speed(queue: _Queue, spec: RunSpec) -> length.Speed | None:
         for name, one in finished
         if (one.kind, one.training.model, one.training.data, one.cluster.workers) == alike
     )
-    name = next(calibrated, None)
-    return length.speed(queue.folder / name) if name else None
+    with suppress(StopIteration, OSError, ValueError, TypeError, KeyError):
+        return length.speed(queue.folder / next(calibrated))
+    return None
 
 
 def _training_s(queue: _Queue, spec: RunSpec) -> float | None:

@@ -1,6 +1,6 @@
 """Runs several commands until all have ended or one has failed; then it stops the others. No torch.
 
-python -m dlgs_bench.launch.supervise <a JSON list of commands, one per node>
+python -m dlgs_bench.launch.supervise <a file with a JSON list of commands, one per node>
 
 Output is printed as horovodrun prints it, [number]<stdout>:line.
 """
@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from dlgs_bench.launch.processes import TERM_GRACE_S
@@ -83,7 +84,7 @@ def run(commands: Sequence[Sequence[str]], what: str) -> int:
 
 def main(commands: str) -> int:
     die_with_parent(os.getppid())
-    return run(json.loads(commands), "node")
+    return run(json.loads(Path(commands).read_text(encoding="utf-8")), "node")
 
 
 if __name__ == "__main__":

@@ -182,10 +182,15 @@ def why_unavailable(latency_ms: float = 0.0, rate_mbit: float = 1000.0) -> str |
 
 
 def clean() -> list[str]:
-    """Kill processes in testbeds whose maker is gone; return a description of each killed process."""
+    """Kill processes in testbeds whose maker is gone; return a description of each killed process.
+
+    Processes of containers stay, because their makers have other numbers there.
+    """
     killed = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, OSError):
+            if not Path(f"/proc/{process.pid}/ns/pid").samefile("/proc/self/ns/pid"):
+                continue
             owner, _, started = process.environ().get(MARK, "").partition(" ")
             if owner and start_time(int(owner)) != started:
                 killed.append(f"{process.pid} {' '.join(process.cmdline())}")
