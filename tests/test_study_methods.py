@@ -72,6 +72,17 @@ def test_resampled_steps_have_the_noise_of_the_test_set():
     assert np.isinf(curves.resampled_steps_to(CURVE, 0.99, (500, 500), 10, np.random.default_rng(0))).all()
 
 
+def test_resampled_steps_have_the_noise_of_seeds():
+    """Three seeds reach 0.5 after 10, 20 and 30 steps: the standard error of their mean is 10 / 3 ** 0.5."""
+    line = np.arange(0.0, 101.0)
+    seeds = pd.concat(
+        pd.DataFrame({"seed": seed, "step": line, "test_accuracy": 0.5 + (line - 10 * (seed + 1)) / 1000})
+        for seed in range(3)
+    )
+    found = curves.resampled_steps_to(seeds, 0.5, (10**9, 10**9), 4000, np.random.default_rng(0))
+    assert found.mean() == pytest.approx(20, abs=0.5) and found.std() == pytest.approx(10 / 3**0.5, rel=0.1)
+
+
 def test_a_score_has_the_range_of_its_draws():
     """The first method takes 10 or 20 steps, uncompressed always 15; one second a step at each rate."""
     per_step = pd.DataFrame({"to_target_s_30": [1.0, 1.0]})

@@ -35,14 +35,19 @@ def _first_step(steps: np.ndarray, accuracy: np.ndarray, target: float) -> float
 def resampled_steps_to(
     points: pd.DataFrame, target: float, samples: tuple[int, int], draws: int, generator: np.random.Generator
 ) -> np.ndarray:
-    """``steps_to`` of the mean curve of seeds, ``draws`` times, shape (draws,), with other noise of the test set.
+    """``steps_to`` of the mean curve of seeds, ``draws`` times, shape (draws,), with other noise.
 
-    Each accuracy is replaced by a binomial draw. ``samples``: the test samples of a point, and of the last point.
+    Noise of seeds: of n seeds, n - 1 are drawn with replacement, so the variance of the mean is not underestimated; a
+    single seed stays. Noise of the test set: each accuracy is replaced by a binomial draw. ``samples``: the test
+    samples of a point, and of the last point.
     """
     curve = points.pivot(index="step", columns="seed", values="test_accuracy").dropna()
-    tested = np.full(curve.shape, samples[0])
+    steps, seeds = curve.shape
+    tested = np.full(steps, samples[0])
     tested[curve.index == points["step"].max()] = samples[1]
-    drawn = (generator.binomial(tested, curve, (draws, *curve.shape)) / tested).mean(axis=2)
+    chosen = generator.integers(seeds, size=(draws, max(1, seeds - 1)))
+    accuracies = np.moveaxis(curve.to_numpy()[:, chosen], 0, -1)  # draws, seeds, steps
+    drawn = (generator.binomial(tested, accuracies) / tested).mean(axis=1)
     return np.array([_first_step(curve.index.to_numpy(), accuracy, target) for accuracy in drawn])
 
 

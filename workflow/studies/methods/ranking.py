@@ -40,7 +40,7 @@ def main(snakemake: Script) -> None:
     style.legend_of(figure, [axes])
     first = points.iloc[0]
     note = f"{names.model(first['model'])}, {data_title(first)}; {captions.setting(points)}; {captions.seeds(points)}"
-    note += "; after a name: its score, and the range of 95 % of scores with other noise of the test set"
+    note += "; after a name: its score, and the range of 95 % of scores with other draws of seeds and of test samples"
     style.save(figure, note, snakemake)
 
 

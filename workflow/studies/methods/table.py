@@ -2,17 +2,17 @@
 
 Bits an entry: the bits that a worker hands to the engine, per entry of the gradient. vNMSE: E |aggregate - mean|^2 / E
 |mean|^2, where mean is the mean of the workers' true gradients, in the steps of the curve's points. Methods with their
-own momentum return updates, which cannot be compared with a mean of gradients; their cells are empty. Test accuracy: at
-a constant learning rate, after all steps and at the point where a worker has sent the named bytes (brackets: what it
-sent, if less). Time to an accuracy: the number of steps until then, interpolated between the curve's points, times the
-iteration measured at each rate. Score: the methods are ranked by these times. At each rate, a method gets 1 if it is
-the fastest, 0 if it takes at least 4 times as long or never reaches the accuracy, and a value on the straight line
+own momentum return updates, which cannot be compared with a mean of gradients; their cells are empty. Test accuracy:
+at a constant learning rate, after all steps and at the point where a worker has sent the named bytes (brackets: what
+it sent, if less). Time to an accuracy: the number of steps until then, interpolated between the curve's points, times
+the iteration measured at each rate. Score: the methods are ranked by these times. At each rate, a method gets 1 if it
+is the fastest, 0 if it takes at least 4 times as long or never reaches the accuracy, and a value on the straight line
 between them otherwise; the score is the mean over the rates. Brackets of a score hold 95 % of 1,000 scores for which
-each accuracy was drawn again (binomial, over the test samples of its point); they contain neither the noise of seeds
-nor the noise of times. Sooner: the percentage of these draws in which the method reaches the accuracy sooner than
-uncompressed. Speed-ups are against uncompressed and against the baseline in the same blocks. Brackets: the 95 %
-interval of a repeat, from the blocks of one run (Student's t). Computing: the part of an iteration that is forward or
-backward."""
+the seeds of each method were drawn again with replacement (two of three; a single seed stays) and each accuracy
+(binomial, over the test samples of its point); they do not contain the noise of times. Sooner: the percentage of these
+draws in which the method reaches the accuracy sooner than uncompressed. Speed-ups are against uncompressed and against
+the baseline in the same blocks. Brackets: the 95 % interval of a repeat, from the blocks of one run (Student's t).
+Computing: the part of an iteration that is forward or backward."""
 
 import math
 from typing import Any
@@ -58,7 +58,7 @@ def seconds_per_step(rates: pd.DataFrame) -> dict[str, float]:
 
 
 def ranked(points: list[pd.DataFrame], per_step: pd.DataFrame, params: Any) -> pd.DataFrame:
-    """The times to the target, the scores, and how far noise of the test set and other targets move them.
+    """The times to the target, the scores, and how far other seeds, test samples and targets move them.
 
     ``points``: the accuracy runs of each variant, a row of ``per_step`` each.
     """
