@@ -22,7 +22,6 @@ from dlgs_bench.timemodel.trained import ACCURACY, PERPLEXITY, TABLE  # noqa: E4
 RESULTS = ROOT / "results"
 KEYS = ["variant", "ratio"]
 COLUMNS = ["method", "ratio", "model", "measure", "epochs", "value", "uncompressed", "seeds"]
-STALE = {"regtopk"}  # selected from each layer in the kept run, and selects from the whole model since
 STEPS = 782  # of an epoch of CIFAR-10 with 2 workers and 32 images each
 LONG = ["table1.csv", "ratio-0.1/table1.csv"]  # of the long training
 TITLES = {"resnet20": "ResNet-20", "vgg16": "VGG16", "transformer_small": "small transformer"}
@@ -46,7 +45,7 @@ def kept() -> Iterator[pd.DataFrame]:
 def compared(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of methods with default parameters, each next to uncompressed of the same model."""
     dense = table[table["variant"] == "none"].set_index("model")["value"]
-    rows = table[table["variant"].isin(set(plugins.names("methods")) - STALE - {"none"})]
+    rows = table[table["variant"].isin(set(plugins.names("methods")) - {"none"})]
     rows = rows.assign(method=rows["variant"], uncompressed=rows["model"].map(dense))
     return rows.assign(model=rows["model"].map(TITLES))[COLUMNS]
 
