@@ -130,6 +130,20 @@ def test_curves_have_a_panel_for_each_ratio_and_rate_with_uncompressed_in_each()
     assert lines(points(**CURVES).assign(data="imagenet"), iterations(timing())).empty
 
 
+def test_a_method_without_a_ratio_is_in_the_panels_of_all_ratios():
+    runs = timing()
+    cast = runs[runs["variant"] == "topk"].assign(variant="cast", ratio=math.nan, run="cast")
+    cast["timed"] = cast["timed"].replace("topk", "cast")
+    curves = points(**CURVES)
+    tenth = curves[curves["variant"] == "topk"].assign(ratio=0.1, run="topk-0.1")
+    half = curves[curves["variant"] == "none"].assign(variant="cast", run="cast")
+    timed = pd.concat([runs, cast, runs[runs["variant"] == "topk"].assign(ratio=0.1, run="topk-0.1")])
+    drawn = lines(pd.concat([curves, tenth, half]), iterations(timed))
+    for _, panel in drawn.groupby(["gbit", "ratio"]):
+        assert {"none", "cast", "topk"} <= set(panel["variant"])
+    assert set(drawn["ratio"]) == {0.01, 0.1}
+
+
 def test_the_kept_table_is_made_of_the_kept_runs():
     """After Table 2 was measured again, this fails until `snakemake accuracy_time` has run."""
     accuracy = comparable_points(map(pd.read_csv, sorted(KEPT.glob("**/accuracy.csv"))))

@@ -321,7 +321,7 @@ def test_more_workers_than_a_machine_had_are_warned_of_unless_a_rate_is_given(ca
     inside = "workers have inside one machine; if they are on several machines, give the rate"
     assert inside in answer(capsys, path, "--workers", "64")
     given = answer(capsys, path, "--workers", "64", "--link-mbit", "25000")
-    assert inside not in given and "levels: all links are alike" in given
+    assert inside not in given and "kinds of links: all links count as alike" in given
     assert inside not in answer(capsys, path)
 
 

@@ -6,6 +6,7 @@ iteration take longer. That makes the iteration longer, unless the worker still 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -137,13 +138,17 @@ def times(points: pd.DataFrame, every: pd.DataFrame, targets: Mapping[str, Seque
 def lines(points: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
     """The curves of every panel: ``ratio`` is the panel's, and ``hours`` with its range the time of a point.
 
-    A model that was timed on other data than it was trained on has no curve: a step is not such an iteration.
+    Uncompressed and methods without a ratio are in every panel of their model. A model that was timed on other data
+    than it was trained on has no curve: a step is not such an iteration.
     """
     rows = []
     for own, dense in pairs(points):
-        for curve in (own, dense):
+        ratios = own["ratio"].dropna().unique()
+        if not len(ratios):
+            ratios = points.loc[(points[SETTING] == own[SETTING].iloc[0]).all(axis=1), "ratio"].dropna().unique()
+        for curve, ratio in product((own, dense), ratios):
             mean = curves.mean(curve).assign(**{key: curve.iloc[0][key] for key in (*SETTING, *METHOD, "data")})
-            rows.append(mean.merge(every, on=["model", "data", *METHOD]).assign(ratio=own["ratio"].iloc[0]))
+            rows.append(mean.merge(every, on=["model", "data", *METHOD]).assign(ratio=ratio))
     drawn = pd.concat(rows).drop_duplicates([*SETTING, *METHOD, "gbit", "step"])
     return drawn.assign(**{f"hours{end}": drawn["step"] * drawn[f"iteration_s{end}"] / 3600 for end in ENDS})
 

@@ -28,7 +28,7 @@ def shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
         row = {
             "Model": names.model(first["model"]),
             "Method": names.variant(first["variant"]),
-            "Ratio": f"{first['ratio']:g}",
+            "Ratio": "" if pd.isna(first["ratio"]) else f"{first['ratio']:g}",
             "Test accuracy (%)": f"{100 * first['target']:g}",
             "Steps": cell(first, "more_steps"),
         }
