@@ -395,7 +395,7 @@ def test_a_loss_that_is_not_one_number_is_one_line_when_described(case, monkeypa
 
 # Files that do something to the process that loads them, and what is said of them.
 ENDING = {
-    "exits": ("import sys\nsys.exit(3)\n", r"it ends Python \(SystemExit: 3 \(line 2\)\); what runs as a program belongs"),
+    "exits": ("import sys\nsys.exit(3)\n", r"it ends Python \(SystemExit: 3 \(line 2\)\); what runs as a program "),
     "parses": (
         "import argparse\np = argparse.ArgumentParser()\np.add_argument('--must', required=True)\np.parse_args()\n",
         r"it ends Python \(SystemExit: 2 \(line 4\)\)",
