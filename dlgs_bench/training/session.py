@@ -296,7 +296,7 @@ class Session:
     def _random_states(self) -> dict[str, Any]:
         device = self.flat.parameters.device
         gpu = {"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {}
-        kind, keys, *rest = np.random.get_state()
+        kind, keys, *rest = cast(tuple, np.random.get_state())
         return {"cpu": torch.get_rng_state(), "python": random.getstate(), "numpy": (kind, keys.tolist(), *rest)} | gpu
 
 
