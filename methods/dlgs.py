@@ -22,9 +22,10 @@ class DLGS(Sparsifier):
     The threshold is refreshed when (i - 1) mod s == 0, before masking. Between refreshes it is reused, so the number of
     sent entries drifts. If fewer than k entries are nonzero at a refresh, the threshold is 0. On a CPU, the next step
     then refreshes again. On a GPU it reuses the threshold of 0, and a message has space for at most 1.25 times the
-    larger of k and the last count. ``refresh="literal"`` is the printed algorithm: the threshold starts at 0 and is
-    refreshed when i mod s == 0, after masking, so the first s iterations send all entries. ``within="layer"`` keeps one
-    threshold per layer of a merged group (Section 3.4, step 5); eq. (6) has one threshold per group.
+    larger of k and the last count.
+    ``refresh="literal"`` is the printed algorithm: the threshold starts at 0 and is refreshed when i mod s == 0, after
+    masking, so the first s iterations send all entries. ``within="layer"`` keeps one threshold per layer of a merged
+    group (Section 3.4, step 5); eq. (6) has one threshold per group.
 
     ``reuse`` is not part of the paper. ``"fixed"`` reuses the threshold as the paper does. With ``"rms"`` the reused
     threshold is proportional to the rms of gradient + residual. ``"checked"`` does the same, and refreshes the

@@ -119,6 +119,7 @@ class NumpyModel(torch.nn.Module):
         self.register_buffer("features", torch.from_numpy(np.random.randn(3 * 32 * 32)).float())
         self.register_buffer("mask", torch.from_numpy(np.random.rand(3 * 32 * 32) < 0.5))
         self.register_buffer("none", torch.empty(0))
+        self.register_buffer("expanded", torch.from_numpy(np.random.rand(1)).expand(5))  # one entry in memory
 
     def forward(self, images):
         inputs = images.flatten(1) * self.features * self.mask
@@ -133,7 +134,14 @@ def built(module, seed: int) -> NumpyModel:
 def test_buffers_that_differ_between_processes_are_those_of_rank_0(monkeypatch):
     """Two processes have two generators; the threads of this test share one, so their models differ."""
     monkeypatch.setattr("dlgs_bench.training.session.build_seeded", lambda *_: NumpyModel())
-    sessions = run_workers(2, lambda comm: session_of(comm, "topk"))
+
+    def work(comm) -> Session:
+        session = session_of(comm, "topk")
+        session.data.test = lambda batch, shard, limit: [session.data.batch(0, shard)]
+        session.evaluate(limit=8)
+        return session
+
+    sessions = run_workers(2, work)
     for one, other in zip(*(session.flat.model.state_dict().values() for session in sessions), strict=True):
         assert torch.equal(one, other)
 

@@ -2,7 +2,7 @@
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -149,6 +149,23 @@ def as_integers(tensor: Tensor) -> Tensor:
     """A view of the same memory as integers that every engine supports: int64, int32, or else uint8."""
     by_bytes = {8: torch.int64, 4: torch.int32}
     return tensor.view(by_bytes.get(tensor.element_size(), torch.uint8))
+
+
+def distinct(tensor: Tensor) -> Tensor:
+    """The view of a tensor without the dimensions along which it repeats the same memory, as ``expand`` makes them."""
+    return tensor.detach()[tuple(slice(None) if stride else slice(1) for stride in tensor.stride())]
+
+
+def broadcast_all(comm: Communicator, tensors: Iterable[Tensor]) -> None:
+    """Give every worker the tensors of rank 0. They may have any dtype and any layout in memory, also with overlaps."""
+    with torch.no_grad():
+        for tensor in tensors:
+            own = distinct(tensor)
+            entries = own.contiguous().view(-1)
+            if own.numel():
+                comm.broadcast(as_integers(entries))
+            if not own.is_contiguous():
+                own.copy_(entries.view(own.shape))
 
 
 def connect(engine: str, device: torch.device, shared: bool = False) -> Communicator:

@@ -1,5 +1,4 @@
-"""All-gathers that are sent as one message. Accuracy runs use it, which measure no time; it hides no communication
-behind backward.
+"""All-gathers that are sent as one message. Only accuracy runs use it, since it hides no communication.
 
 A method that sends one message per layer, such as LAGS, then waits for the engine once per step.
 """

@@ -119,10 +119,12 @@ class Method:
     ``sum_kind``: how a parameter server can serve the method: "dense" if the exchange is one dense Sum over the bucket,
     "sparse" if it is one sparse Sum written to the bucket. Both return the answer unchanged. None otherwise.
     ``cost_depends_on_shapes``: whether the cost depends on the shapes of a bucket's layers. Such a method is calibrated
-    on the layers of the model. ``elementwise``: whether an entry of the aggregate depends only on the workers' entries
-    at this index in this step. Then the entries of a bucket may have another order in each step. ``baseline``: whether
-    other methods are compared with it. A baseline is timed with several ways of merging layers, and the fastest one
-    counts. ``owns_momentum``: whether the method applies momentum itself; the optimizer's momentum is then off.
+    on the layers of the model.
+    ``elementwise``: whether an entry of the aggregate depends only on the workers' entries at this index in this step.
+    Then the entries of a bucket may have another order in each step.
+    ``baseline``: whether other methods are compared with it. A baseline is timed with several ways of merging layers,
+    and the fastest one counts.
+    ``owns_momentum``: whether the method applies momentum itself; the optimizer's momentum is then off.
     ``decay_joins_gradient``: whether weight decay is added to the gradient before the exchange, and the optimizer's
     weight decay is off. The method's momentum then amplifies weight decay as SGD's momentum would.
 

@@ -13,9 +13,10 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves
 
+from dlgs_bench.comm import broadcast_all
 from dlgs_bench.exchange import Method
 from dlgs_bench.exchange.finite import FiniteExchange
-from dlgs_bench.hooks.groups import broadcast_all, own_communicator
+from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import ParameterHook, open_hooks, plain_context, refuse_second_hook, refuse_sparse
 from dlgs_bench.hooks.wrappers import refuse_inner
 

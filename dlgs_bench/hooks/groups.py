@@ -4,7 +4,7 @@ In a group of its own, the hook's calls keep their order, whatever the script ca
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -12,10 +12,9 @@ from uuid import uuid4
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 
-from dlgs_bench.comm import Communicator, as_integers
+from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.errors import short_repr
 
@@ -50,18 +49,6 @@ def refuse_destroyed(comm: Communicator, name: str) -> None:
             f"destroy_process_group: {name} exchanged over a group that is destroyed; after init_process_group, wrap "
             "the model again and make a new hook"
         )
-
-
-def broadcast_all(comm: Communicator, tensors: Iterable[Tensor]) -> None:
-    """Give every worker the tensors of rank 0. They may have any dtype and any layout in memory, also with overlaps."""
-    with torch.no_grad():
-        for tensor in tensors:
-            own = tensor.detach()[tuple(slice(None) if stride else slice(1) for stride in tensor.stride())]
-            entries = own.contiguous().view(-1)
-            if own.numel():
-                comm.broadcast(as_integers(entries))
-            if not own.is_contiguous():
-                own.copy_(entries.view(own.shape))
 
 
 def _subgroup(group: dist.ProcessGroup, ranks: list[int], timeout: timedelta, backend: str) -> dist.ProcessGroup:

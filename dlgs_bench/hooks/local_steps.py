@@ -15,14 +15,14 @@ from torch.utils.hooks import RemovableHandle
 
 from dlgs_bench import exchange
 from dlgs_bench.buckets import split_evenly
-from dlgs_bench.comm import Communicator
+from dlgs_bench.comm import Communicator, broadcast_all
 from dlgs_bench.comm.local import single
 from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.exchange import Method, StepContext
 from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.transport import transport
-from dlgs_bench.hooks.groups import agreement, broadcast_all, own_communicator, refuse_destroyed
+from dlgs_bench.hooks.groups import agreement, own_communicator, refuse_destroyed
 from dlgs_bench.hooks.hook import checked_method, plain_context, released_with, still, usable, weakly
 from dlgs_bench.hooks.optimizers import listed_optimizers, refuse_stranger
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
@@ -206,7 +206,7 @@ class LocalSteps:
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run needs, together with the model and the optimizer. It differs between workers.
 
-        Tensors are on the CPU; those of a CPU are not copied.
+        Tensors are on the CPU. If the model is on the CPU, they are the method's own tensors, not copies.
         """
         state = saved_state(self._comm, self._identity, self.steps, self.method)
         if self._rounding is None:

@@ -10,12 +10,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from dlgs_bench.testbed.namespaces import start_time
+from dlgs_bench.testbed.namespaces import NUMBERS, start_time
 
 LOCKS = Path(".snakemake", "locks")
 HOLDERS = Path(".snakemake", "holders")  # a file for each workflow: several can run here if their files differ
 START = Path("/proc/sys/kernel/random/boot_id")  # differs after each start of the machine
-NUMBERS = Path("/proc/self/ns/pid")  # differs between containers, in which a process id means different processes
 
 
 def locked(file: IO) -> bool:
@@ -35,7 +34,7 @@ def locked(file: IO) -> bool:
 
 
 def hold() -> None:
-    """Record that this process holds a lock of Snakemake. If there is no other lock, forget all other holders."""
+    """Record that this process holds a lock of Snakemake. If there is no other lock, delete all other records."""
     HOLDERS.mkdir(parents=True, exist_ok=True)
     if len(list(LOCKS.glob("*.output.lock"))) <= 1:  # a workflow has one
         for path in HOLDERS.iterdir():

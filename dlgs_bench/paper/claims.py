@@ -249,26 +249,31 @@ def between(
 
 
 def waits(timing: Timing, one: str, other: str) -> list[Comparison]:
-    """The communication after backward of one method divided by that of another method, in every cell.
+    """The wait of one method divided by the wait of another, in every cell. Wait: the communication after backward.
 
     If one of them did not wait, its wait counts as ``LEAST_WAIT_S``. The quotient is then a bound: the true one is
     farther from 1. If neither waited, they cannot be compared.
     """
     comparisons = []
     for metadata, runs in timing.cells:
-        why = unusable(runs, one, other)
-        idle = [] if why else [name for name in (one, other) if timing.values(runs[name], waiting).min() <= 0]
-        if why or len(idle) == 2:
-            comparisons.append(Comparison(**metadata, why=why or f"{one} and {other} {NO_WAIT}"))
+        if why := unusable(runs, one, other):
+            comparisons.append(Comparison(**metadata, why=why))
             continue
-        n = min(len(timing.values(runs[name], waiting)) for name in (one, other))
-        if not idle:
+        blocks = {method: timing.values(runs[method], waiting) for method in (one, other)}
+        idle = [method for method, values in blocks.items() if values.min() <= 0]
+        n = min(map(len, blocks.values()))
+        if len(idle) == 2:
+            comparisons.append(Comparison(**metadata, why=f"{one} and {other} {NO_WAIT}"))
+        elif idle:
+            least = least_waiting(runs[idle[0]])
+            sides = [
+                Estimate(least, least, least) if method in idle else timing.estimate(runs[method], waiting)
+                for method in (one, other)
+            ]
+            bound = judged(unpaired(*sides), n, **metadata)
+            comparisons.append(replace(bound, why=f"{bound.why}; {idle[0]} {NO_WAIT}, so it is a bound"))
+        else:
             comparisons.append(judged(timing.quotient(runs[one], runs[other], waiting), n, **metadata))
-            continue
-        least = Estimate(*(3 * [least_waiting(runs[idle[0]])]))
-        sides = [least if name in idle else timing.estimate(runs[name], waiting) for name in (one, other)]
-        bound = judged(unpaired(*sides), n, **metadata)
-        comparisons.append(replace(bound, why=f"{bound.why}; {idle[0]} {NO_WAIT}, so it is a bound"))
     return comparisons
 
 

@@ -99,7 +99,7 @@ def _fastest_dense(sums: pd.DataFrame, row: dict) -> tuple[str, Estimate]:
     run = ["workers", "rate_mbit", "latency_ms", "entries", "dedicated", *SHAPE]
     alike = sums[(sums[run] == pd.Series(row)[run]).all(axis=1) & (sums["density"] == 1) & sums["way"].isin(DENSE_SUMS)]
     fastest = alike.loc[alike["speedup"].idxmax()].to_dict()
-    return fastest["way"], Estimate(1.0, 1.0, 1.0) if fastest["way"] == "ring" else estimate(fastest, "speedup")
+    return fastest["way"], estimate(fastest, "speedup")
 
 
 def _processes(row: dict) -> str:

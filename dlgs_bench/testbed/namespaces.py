@@ -11,6 +11,7 @@ from pathlib import Path
 
 MARK = "TESTBED_OF"  # an environment variable of all processes in a testbed: the process that made the testbed
 NEWNET, NEWUTS, NEWUSER = 0x40000000, 0x04000000, 0x10000000
+NUMBERS = Path("/proc/self/ns/pid")  # differs between containers, in which a process id means different processes
 PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 

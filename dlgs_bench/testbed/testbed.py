@@ -27,7 +27,7 @@ from typing import Any
 import psutil
 
 from dlgs_bench.testbed import latency, namespaces, network
-from dlgs_bench.testbed.namespaces import MARK, start_time
+from dlgs_bench.testbed.namespaces import MARK, NUMBERS, start_time
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND_TRIPS = 10  # after which a TCP stream has reached its rate
@@ -189,7 +189,7 @@ def clean() -> list[str]:
     killed = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if not Path(f"/proc/{process.pid}/ns/pid").samefile("/proc/self/ns/pid"):
+            if not Path(f"/proc/{process.pid}/ns/pid").samefile(NUMBERS):
                 continue
             owner, _, started = process.environ().get(MARK, "").partition(" ")
             if owner and start_time(int(owner)) != started:

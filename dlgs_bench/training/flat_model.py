@@ -5,6 +5,7 @@ import zlib
 import torch
 from torch import Tensor, nn
 
+from dlgs_bench.comm import distinct
 from dlgs_bench.exchange.flat_gradients import FlatGradients, layout
 from dlgs_bench.training.build import hidden_matrices, trainable
 
@@ -34,7 +35,7 @@ class FlatModel(FlatGradients):
 
     def buffers(self) -> list[Tensor]:
         """The floating-point buffers (BatchNorm's running statistics)."""
-        return [b for b in self.model.buffers() if b.is_floating_point()]
+        return [distinct(b) for b in self.model.buffers() if b.is_floating_point()]
 
 
 def _storage_order(p: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ def over_workers(rows: list[dict], comm: Communicator, workers: int) -> list[dic
 
     Every process calls it with its own rows, in the same order. A worker that computes faster than another worker waits
     for it before they can communicate. This part of its communication becomes ``waiting_s``: the computing time of the
-    slowest worker minus that of this worker, but at most the communication.
+    slowest worker minus the computing time of this worker, but at most the communication.
     """
     columns = [f"{part}_s" for part in (*PARTS, "iteration")]
     parts = dict(zip(columns, _of_workers(rows, columns, comm, workers).unbind(dim=2), strict=True))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dlgs_bench import plugins
 from dlgs_bench.buckets import Plan, assign_buckets, split_evenly
-from dlgs_bench.comm import Communicator
+from dlgs_bench.comm import Communicator, broadcast_all, distinct
 from dlgs_bench.data import DataSet, Shard
 from dlgs_bench.errors import Ended
 from dlgs_bench.exchange import LocalSteps, Method, StepContext
@@ -46,7 +46,7 @@ class Session:
         self.model = plugins.load("models", training.model)
         self.flat = FlatModel(to_device(build_seeded(self.model, training.seed), device))
         comm.broadcast(self.flat.parameters)
-        self._broadcast_fixed()
+        broadcast_all(comm, [*self._frozen(), *self.flat.model.buffers()])
         seed_all(training.seed * workers + comm.rank)  # from here on, random numbers differ between workers
         self.shard = Shard(training.batch, workers, comm.rank, training.seed)
         self.optimizer = optimizer_of(training, self.flat.parameters, self.flat.matrices())
@@ -64,17 +64,6 @@ class Session:
         for layer, (parameter, view) in enumerate(self.flat.views):
             parameter.register_post_accumulate_grad_hook(self._hook(layer, view))
 
-    def _broadcast_fixed(self) -> None:
-        """Give all workers the frozen parameters and buffers of rank 0, in one message."""
-        fixed = [tensor for tensor in (*self._frozen(), *self.flat.model.buffers()) if tensor.numel()]
-        if not fixed:
-            return
-        as_bytes = [tensor.flatten().view(torch.uint8) for tensor in fixed]  # they can have any type
-        message = torch.cat(as_bytes)
-        self.comm.broadcast(message)
-        for tensor, part in zip(fixed, message.split([part.numel() for part in as_bytes]), strict=True):
-            tensor.copy_(part.clone().view(tensor.dtype).view_as(tensor))
-
     def _hook(self, layer: int, view: Tensor) -> Callable[[Tensor], None]:
         """A hook that writes the gradient into its bucket, divided by the number of workers, so that sums are means."""
         factor = 1 / self.spec.cluster.workers
@@ -83,12 +72,16 @@ class Session:
             with self.clock("other"):
                 gradient = parameter.grad if parameter.grad.layout is torch.strided else parameter.grad.to_dense()
                 torch.mul(gradient, factor, out=view)
-                if self._joining_decay:
-                    view.add_(parameter.detach(), alpha=self._joining_decay * factor)
+                self._join_decay(parameter, view)
                 parameter.grad = None
             self._arrive(layer)
 
         return hook
+
+    def _join_decay(self, parameter: Tensor, view: Tensor) -> None:
+        """Add the weight decay that joins gradients to this worker's part of a mean gradient."""
+        if self._joining_decay:
+            view.add_(parameter.detach(), alpha=self._joining_decay * (1 / self.spec.cluster.workers))
 
     def _arrive(self, layer: int) -> None:
         if layer in self._arrived:
@@ -109,8 +102,7 @@ class Session:
         for layer, (parameter, view) in enumerate(self.flat.views):
             if layer not in self._arrived:
                 view.zero_()
-                if self._joining_decay:
-                    view.add_(parameter.detach(), alpha=self._joining_decay / self.spec.cluster.workers)
+                self._join_decay(parameter, view)
                 self._arrive(layer)
         self._arrived.clear()
 
@@ -277,7 +269,7 @@ class Session:
         self.flat.parameters.copy_(state["parameters"])
         self.optimizer.load_state_dict(state["optimizer"])
         for buffer, saved in zip(self.flat.model.buffers(), state["buffers"], strict=True):
-            buffer.copy_(saved)
+            distinct(buffer).copy_(distinct(saved))
         for parameter, saved in zip(self._frozen(), state["frozen"], strict=True):
             parameter.copy_(saved)
         for variant, saved in state["methods"].items():
