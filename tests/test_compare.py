@@ -1,6 +1,7 @@
 """Two result sets side by side, as a command."""
 
 import gzip
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -9,6 +10,7 @@ from test_findings import whole
 
 from dlgs_bench.fingerprint import ROOT
 from dlgs_bench.report import compare, compare_figure, sessions
+from dlgs_bench.report.names import Names
 
 pytestmark = pytest.mark.unit
 
@@ -153,11 +155,15 @@ def test_the_range_over_sessions_stands_next_to_the_interval_of_one_session(tmp_
     tables["bad"]["disturbed"] = "other work"
     for name, file in files.items():
         tables[name].to_csv(file, index=False)
-    kept = sessions.kept_speedups(files.values(), ["vgg16"])
-    assert len(kept) == len(sets) - 1 and not sessions.kept_speedups(files.values(), ["resnet20"])
+    names = Names({}, {})
+    kept = sessions.kept_speedups(files.values(), ["vgg16"], names)
+    assert len(kept) == len(sets) - 1 and not sessions.kept_speedups(files.values(), ["resnet20"], names)
     table = sessions.over_sessions(compare.summarise(tables["own"]), kept).set_index("variant")
     assert table.loc["dlgs", sessions.RANGE].tolist() == pytest.approx([2, 4, 2])
     assert sessions.cell(table.loc["dlgs"].to_dict() | {"variant": "dlgs"}) == "2.00 to 4.00 (2)"
     assert sessions.cell(table.loc["topk"].to_dict() | {"variant": "topk"}) == ""  # equal in all sessions
+    changed = sessions.kept_speedups(files.values(), ["vgg16"], replace(names, changed=frozenset({"dlgs"})))
+    table = sessions.over_sessions(compare.summarise(tables["own"]), changed).set_index("variant")
+    assert table.loc["dlgs", "sessions"] == 1
     fixed = sessions.over_sessions(compare.summarise(tables["own"].assign(slowdown=1.0)), kept)
     assert fixed["sessions"].isna().all() and set(map(sessions.cell, fixed.to_dict("records"))) == {""}

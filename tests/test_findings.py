@@ -177,7 +177,7 @@ def test_a_run_in_two_kept_tables_counts_once(tmp_path):
     files = [tmp_path / "both.csv", tmp_path / "first.csv"]
     for file, runs in zip(files, (kept, first), strict=True):
         runs.to_csv(file, index=False)
-    (sentence,) = (s for s in findings.write(tmp_path, NAMES, files) if "sends little" in s)
+    (sentence,) = (s for s in findings.write(tmp_path, NAMES, files, []) if "sends little" in s)
     assert "uncompressed 60.0 %" in sentence and "DLGS 60.0 %" in sentence
 
 

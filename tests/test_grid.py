@@ -285,6 +285,22 @@ def test_a_plain_methods_parameters_are_those_of_its_default_variant():
     assert variants.chosen(loaded.values)["dlgs"].title == "DLGS (refresh_every=8)"
 
 
+@pytest.mark.parametrize(
+    "name, settings, changed",
+    [
+        ("dlgs", {}, False),
+        ("dlgs", {"title": "ours", "ratio": 0.2}, False),
+        ("dlgs", {"refresh_every": 32}, False),  # the default
+        ("dlgs", {"refresh_every": 8}, True),
+        ("topk", {"error_feedback": False}, True),
+        ("dlgs", {"planner": "all"}, True),
+        ("mine", {"method": "dlgs"}, True),  # a kept run of this name is of another configuration
+    ],
+)
+def test_a_variant_is_changed_if_its_parameters_are_not_the_defaults(name, settings, changed):
+    assert variants.variant(name, settings).changed == changed
+
+
 def test_all_methods_are_every_file_and_every_variant():
     loaded = config.load(read("smoke") | {"variants": {"lean": {"method": "dlgs", "ratio": 0.05}}}, "c")
     assert next(iter(variants.chosen(loaded.values))) == "none"

@@ -142,16 +142,18 @@ ANSWER = runpy.run_path(str(ROOT / "workflow" / "scripts" / "answer.py"))
 
 
 @pytest.mark.parametrize(
-    "speedup_high, gains, pays",
+    "speedup_high, disturbed, gains, pays",
     [
-        ([0.98, 0.99], False, "no"),
-        ([0.98, 1.15], False, "no significant difference"),  # the second method may gain
-        ([0.98, math.nan], False, "no significant difference"),
-        ([1.2, 0.9], True, "yes"),
+        ([0.98, 0.99], None, False, "no"),
+        ([0.98, 1.15], None, False, "no significant difference"),  # the second method may gain
+        ([0.98, math.nan], None, False, "no significant difference"),
+        ([0.98, 0.99], "other work", False, "no significant difference"),  # the second method was not judged
+        ([1.2, 0.9], None, True, "yes"),
     ],
 )
-def test_compression_does_not_pay_if_every_method_is_significantly_slower(speedup_high, gains, pays):
+def test_compression_does_not_pay_if_every_method_is_significantly_slower(speedup_high, disturbed, gains, pays):
     rows = pd.DataFrame({"speedup_high": speedup_high, "enough": True, "model": "vgg16", "batch": 32, "blocks": 9})
+    rows["disturbed"] = [None, disturbed]
     assert ANSWER["verdict"](rows.iloc[0], gains, rows) == pays
 
 
@@ -190,6 +192,9 @@ def test_the_answer_has_a_row_for_every_model_with_its_method_break_even_and_acc
         learnt = f"points after {epochs} epochs" if seeds > 1 else f"not ranked: one seed, {epochs} epochs"
         assert learnt in shown and "batch 32" in shown
         assert ("early in training" in shown) == (seeds > 1)
+    changed = {"changed": [name for name in VARIANTS if name != "none"]}  # the kept run had other parameters
+    table, _ = report.table("scripts/answer.py", "answer", changed, **named)
+    assert set(table["accuracy_epochs"]) == {2} and not table["accuracy_kept"].any()
     slower = table.set_index("model")["break_even_mbit"]
     rates = []
     for model in report.runs.models:
@@ -361,7 +366,7 @@ def test_the_kept_table_2_shows_the_range_over_the_sessions_that_are_kept():
     table = pd.read_csv(folder / "table2.csv")
     patterns = ("reference-again/*timing.csv*", "reference-long-training/stall/timing.csv*", "reference/timing.csv*")
     files = [file for pattern in patterns for file in (ROOT / "results").glob(pattern)]
-    kept = sessions.kept_speedups(files, table["model"].unique())
+    kept = sessions.kept_speedups(files, table["model"].unique(), Names({}, {}))
     own = summarise(pd.read_csv(next(folder.glob("timing.csv*"))))
     again = sessions.over_sessions(own, kept).set_index("run").loc[table["run"], sessions.RANGE]
     assert again.to_numpy() == pytest.approx(table[sessions.RANGE].to_numpy(), rel=1e-4)
@@ -557,6 +562,10 @@ def test_the_slowdown_of_every_model(report):
     for path, rate in zip(layers, rates, strict=True):
         iterations = Items(iterations=Path(path).with_name("iterations.csv"))
         report.script("scripts/rate.py", iterations, Items(rate), nodes=nodes, batch=64)
+        before = rate.read_text()
+        others = nodes | {"computation_ms": {"a model that has no calibration": 7.5}}
+        report.script("scripts/rate.py", iterations, Items(rate), nodes=others, batch=64)
+        assert rate.read_text() == before  # the times of other models do not repeat the runs of this one
     table, shown = report.table("studies/slowdown/table.py", "slowdown", layers=layers, rates=rates)
     assert set(table["model"]) == set(report.runs.models)
     there = 64 * 1e8 / 3e12  # a batch, at the nodes' rate of multiply-adds
@@ -714,6 +723,9 @@ def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
         assert set(table["train_epochs"]) == {2}
         alone = name == "stayed" and len(report.runs.models) == 1  # otherwise the column "Kept run" names the commit
         assert ("c0ffee" in shown.partition("\n\n")[2]) == alone
+    inputs = {"accuracy": own, "kept": [file]}
+    table, _ = report.table("scripts/table1.py", "kept-changed", {"changed": ["topk"]}, **inputs)
+    assert set(table["variant"][table["model"] == model]) == VARIANTS.keys() - {"topk"}  # it had other parameters
     assert "this run" in texts["left"] and "this run" not in texts["stayed"]
     assert all("kept long run" in text and "c0ffee" in text for text in texts.values())
     none = report.folder / "none.csv"

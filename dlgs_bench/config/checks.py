@@ -143,6 +143,15 @@ def check_outputs(values: dict) -> str | None:
     return None
 
 
+def check_ratios(values: dict) -> str | None:
+    """The ratios of a list differ in their first six digits, which the names of runs contain."""
+    for key in ("accuracy", "timing"):
+        ratios = values[key]["ratios"]
+        if len({f"{ratio:g}" for ratio in ratios}) < len(ratios):
+            return f"{key}.ratios: {ratios} has ratios that are equal to six digits; give ratios that differ more"
+    return None
+
+
 def check_topologies(values: dict) -> str | None:
     """Every topology supports at least one method other than uncompressed, so that it has a timing run."""
     methods = {name: one for name, one in chosen(values).items() if name != UNCOMPRESSED}
@@ -457,6 +466,7 @@ OF_CONFIGURATIONS = (
     check_data_sets,
     check_recipes,
     check_outputs,
+    check_ratios,
     check_topologies,
     check_collective,
     check_more_workers,

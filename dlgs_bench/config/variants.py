@@ -30,6 +30,12 @@ class Variant:
         """Parameter of the method -> its default and description."""
         return self.description["fields"]
 
+    @property
+    def changed(self) -> bool:
+        """Whether it differs from the method of its name with default parameters. A ratio is not a difference."""
+        changed = changed_options(self.options, self.fields).keys() - {"ratio"}
+        return bool(changed or self.planner or self.name != self.method)
+
 
 def chosen(values: dict) -> dict[str, Variant]:
     """The variants that a configuration runs, by name, in its order. For "all", uncompressed comes first."""
@@ -46,11 +52,16 @@ def variant(name: str, settings: dict) -> Variant:
     method = settings.get("method", name)
     options = {key: value for key, value in settings.items() if key not in ABOUT}
     description = plugins.describe("methods", method)
-    changed = {k: v for k, v in options.items() if v != description["fields"].get(k, {}).get("default")}
+    changed = changed_options(options, description["fields"])
     changed |= {"planner": settings["planner"]} if "planner" in settings else {}
     inside = ", ".join(f"{key}={value}" for key, value in changed.items())
     title = description["title"] + (f" ({inside})" if inside else "")
     return Variant(name, method, settings.get("title", title), options, settings.get("planner", ""))
+
+
+def changed_options(options: dict[str, Any], fields: dict[str, dict]) -> dict[str, Any]:
+    """The parameters of a method that differ from their defaults; ``fields``: parameter -> default and description."""
+    return {key: value for key, value in options.items() if value != fields.get(key, {}).get("default")}
 
 
 def problem(values: dict) -> str | None:

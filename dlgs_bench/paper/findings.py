@@ -40,18 +40,24 @@ ABOUT = (
     "nodes, two of 25 Gb/s, or of the nodes that the configuration names. Times are of this machine; speed-ups "
     "are the result.",
 )
-TIDY = ("accuracy", "timing", "selections_timing", "rates_timing")  # the tables that findings are made from
+TIDY = ("accuracy", "timing")  # the tables that findings are made from
+STUDIED = {"selections_timing": "selections", "rates_timing": "rates"}  # and further tables -> their studies
 HALF = "cast"  # the second baseline, 16 bits
 SETTINGS = {"selection": "selection {}", "workers": "{} workers"}  # settings that all rows of a finding can share
 CEILING = 2.0  # largest speed-up if the pull stays dense: a dense push and pull divided by a dense pull
 
 
-def write(results: Path, names: Names, kept_runs: list[str]) -> list[str]:
-    """The findings, which are also written to ``findings.md``; ``kept_runs``: tidy tables of kept accuracy runs."""
-    tables = {name: pd.read_csv(results / f"{name}.csv") for name in TIDY if (results / f"{name}.csv").exists()}
+def write(results: Path, names: Names, kept_runs: list[str], studies: Container[str]) -> list[str]:
+    """The findings, which are also written to ``findings.md``.
+
+    ``kept_runs``: tidy tables of kept accuracy runs. ``studies``: the studies whose tables count, since ``results`` can
+    contain tables of another configuration.
+    """
+    wanted = [*TIDY, *(name for name, study in STUDIED.items() if study in studies)]
+    tables = {name: pd.read_csv(results / f"{name}.csv") for name in wanted if (results / f"{name}.csv").exists()}
     if kept_runs:
         # A run can be in several tables, such as uncompressed in the tables of both ratios.
-        tables["kept"] = pd.concat(kept.read(kept_runs)).drop_duplicates(["run", "commit", "step"])
+        tables["kept"] = names.comparable(pd.concat(kept.read(kept_runs))).drop_duplicates(["run", "commit", "step"])
     findings = sentences(tables, names)
     (results / "findings.md").write_text("".join(f"- {sentence}\n" for sentence in findings), encoding="utf-8")
     return findings

@@ -25,7 +25,8 @@ def longest(tables: list[pd.DataFrame], model: str, ratios: set[float], names: N
     """
     candidates = []
     for table in tables:
-        rows = table[(table["model"] == model) & table["variant"].isin(names.variants)]
+        rows = names.comparable(table)
+        rows = rows[(rows["model"] == model) & rows["variant"].isin(names.variants)]
         if len(rows):
             rank = bool(ratios & set(rows["ratio"].dropna())), rows["epoch"].max(), rows["run"].nunique()
             candidates.append((rank, rows))

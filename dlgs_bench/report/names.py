@@ -13,15 +13,20 @@ Row: TypeAlias = pd.Series | Mapping[str, Any]  # a row of a tidy table or of a 
 
 @dataclass(frozen=True)
 class Names:
-    """``variants``, ``models``: name -> title, in the configuration's order."""
+    """``variants``, ``models``: name -> title, in the configuration's order.
+
+    ``changed``: the variants that differ from the method of their name with default parameters.
+    """
 
     variants: dict[str, str]
     models: dict[str, str]
+    changed: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, snakemake: Script) -> "Names":
         """The names in the parameters of a script."""
-        return cls(dict(snakemake.params.variants), dict(snakemake.params.models))
+        params = snakemake.params
+        return cls(dict(params.variants), dict(params.models), frozenset(getattr(params, "changed", ())))
 
     def variant(self, name: str) -> str:
         """The title of a variant, or its name if the configuration does not have it."""
@@ -30,6 +35,10 @@ class Names:
     def model(self, name: str) -> str:
         """The title of a model, or its name if the configuration does not have it."""
         return self.models.get(name, name)
+
+    def comparable(self, kept: pd.DataFrame) -> pd.DataFrame:
+        """The rows of a kept table without changed variants: a kept run of such a name had other parameters."""
+        return kept[~kept["variant"].isin(self.changed)]
 
     def variants_in(self, present: Iterable[str]) -> list[str]:
         """The names of the variants in ``present``, in the configuration's order."""

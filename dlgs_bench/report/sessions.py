@@ -6,19 +6,20 @@ from pathlib import Path
 import pandas as pd
 
 from dlgs_bench.report.compare import SAME
+from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import summarise
 
 RANGE = ["session_low", "session_high", "sessions"]
 KEYS = [*SAME, "engine"]  # of a row; the kept sessions have one engine
 
 
-def kept_speedups(paths: Iterable[str], models: Iterable[str]) -> list[pd.DataFrame]:
+def kept_speedups(paths: Iterable[str], models: Iterable[str], names: Names) -> list[pd.DataFrame]:
     """The undisturbed speed-ups of these models in kept sessions, one table per session.
 
-    Old sessions, which timed uncompressed with a single way of merging layers, are left out. Their tables have no
-    column for it.
+    Variants with changed parameters are left out, since the kept sessions timed the method's defaults. Old sessions,
+    which timed uncompressed with a single way of merging layers, are left out. Their tables have no column for it.
     """
-    tables = [pd.read_csv(Path(path)) for path in paths]
+    tables = [names.comparable(pd.read_csv(Path(path))) for path in paths]
     rows = [table[table["model"].isin(list(models))] for table in tables if "bucketing" in table]
     return [summary[summary["disturbed"].isna()] for summary in map(summarise, filter(len, rows))]
 

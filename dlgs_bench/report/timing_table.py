@@ -17,7 +17,7 @@ def main(snakemake: Script) -> None:
     names = Names.of(snakemake)
     table = names.arrange(summarise(pd.read_csv(snakemake.input.timing)))
     table = sessions.over_sessions(
-        table, sessions.kept_speedups(snakemake.input.get("kept") or [], table["model"].unique())
+        table, sessions.kept_speedups(snakemake.input.get("kept") or [], table["model"].unique(), names)
     )
     caption = f"{captions.of_script(snakemake)} {captions.setting(table)}."
     caption += (

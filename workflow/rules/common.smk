@@ -114,7 +114,9 @@ TRAINING_CORES = (
     if VALUES["launch"]["by"] == "local" or not workflow.local_exec
     else ALL_CORES
 )
-VARIANTS = {name: one.title for name, one in variants.chosen(VALUES).items()}
+CHOSEN = variants.chosen(VALUES)
+VARIANTS = {name: one.title for name, one in CHOSEN.items()}
+CHANGED = [name for name, one in CHOSEN.items() if one.changed]
 MODELS = {name: plugins.describe("models", name)["title"] for name in VALUES["models"]}
 # (model, value) -> number of the figure in the paper. The figures of other models are named after them.
 NUMBERS = {
@@ -199,7 +201,12 @@ def make_report():
         Path(VALUES["output"]["report"]),
         Path(RESULTS),
         files,
-        findings.write(Path(RESULTS), Names(VARIANTS, MODELS), KEPT_ACCURACY),
+        findings.write(
+            Path(RESULTS),
+            Names(VARIANTS, MODELS, frozenset(CHANGED)),
+            KEPT_ACCURACY,
+            [*filter(measured, CONFIG.studies)],
+        ),
         findings.TERMS,
         findings.ABOUT,
     )

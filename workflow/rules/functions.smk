@@ -52,6 +52,12 @@ def unfinished():
     return remaining.unfinished(Path(RUN_FOLDER), CONFIG.runs)
 
 
+def measured(study):
+    """Whether all runs of a study are finished. Its tables can exist without them, from another configuration."""
+    runs = CONFIG.studies[study]
+    return bool(runs) and not remaining.unfinished(Path(RUN_FOLDER), runs)
+
+
 def usual(runs):
     """These timing runs without those with ``more_workers``, so that each topology has one number of workers."""
     return [
@@ -220,6 +226,7 @@ def script_params(path, caption=None):
         "script": path,
         "caption": caption or (lambda wildcards: fingerprint.docstring(path)),
         "variants": VARIANTS,
+        "changed": CHANGED,
         "models": MODELS,
         "runs": specs_of,
         "code": fingerprint.fingerprints(fingerprint.behind_script(path)),

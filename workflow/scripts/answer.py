@@ -1,16 +1,16 @@
 """Does compressing gradients pay? One row per model, over all-gather.
 
 Pays: yes, if the speed-up of at least one method over the fastest uncompressed is significantly above 1 (95 %); no, if
-the speed-ups of all methods are significantly below 1; a verdict needs three blocks and the paper's batch (32;
-ResNet-50: 64), because at a smaller batch selection and exchange weigh more against computing. Best method: of the
-methods that are significantly faster, the method with the highest lower end of its interval; if no method is, the
-method with the largest speed-up. Not significantly slower: other methods that are not significantly slower than the
-best, and their speed-ups divided by its speed-up. 16 bits: a dense sum in half the bytes, a second baseline, which is
-not a best method. Against 16 bits: the speed-up over 16 bits, block by block. Gains 10 % below: the link rate (Gb/s)
-below which the method's speed-up exceeds 1.1, predicted by the time model; the range allows for an error of the
-prediction by a factor of 1.34; with proportional links, rates are of the nodes for which these links stand. Over
-sessions: the smallest and the largest speed-up of the method in this session and in kept sessions of other days and
-machines, and the number of sessions; a bracket covers one session only. Training accuracy: the method's minus
+the speed-ups of all methods are significantly below 1 and no run was disturbed; a verdict needs three blocks and the
+paper's batch (32; ResNet-50: 64), because at a smaller batch selection and exchange weigh more against computing. Best
+method: of the methods that are significantly faster, the method with the highest lower end of its interval; if no
+method is, the method with the largest speed-up. Not significantly slower: other methods that are not significantly
+slower than the best, and their speed-ups divided by its speed-up. 16 bits: a dense sum in half the bytes, a second
+baseline, which is not a best method. Against 16 bits: the speed-up over 16 bits, block by block. Gains 10 % below: the
+link rate (Gb/s) below which the method's speed-up exceeds 1.1, predicted by the time model; the range allows for an
+error of the prediction by a factor of 1.34; with proportional links, rates are of the nodes for which these links
+stand. Over sessions: the smallest and the largest speed-up of the method in this session and in kept sessions of other
+days and machines, and the number of sessions; a bracket covers one session only. Training accuracy: the method's minus
 uncompressed's, at the end of the longest training of both, over n seeds; less than one epoch does not count as
 training. Kept run: it is one of the long runs in the repository, not one of this session."""
 
@@ -23,7 +23,7 @@ import pandas as pd
 from dlgs_bench.config import grid
 from dlgs_bench.paper.claims import few, other_batch
 from dlgs_bench.paper.findings import HALF, against_16_bits, best_of
-from dlgs_bench.report import captions, sessions, tables
+from dlgs_bench.report import captions, kept, sessions, tables
 from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, label, ratio_of
@@ -60,7 +60,7 @@ def answers(timing: pd.DataFrame, names: Names) -> pd.DataFrame:
         here = compressed[compressed["model"] == model]
         quiet = here[here["disturbed"].isna()]
         best, gains = best_of(here if quiet.empty else quiet)
-        row = best.to_dict() | {"pays": DISTURBED if quiet.empty else verdict(best, gains, quiet)}
+        row = best.to_dict() | {"pays": DISTURBED if quiet.empty else verdict(best, gains, here)}
         row["as_fast"] = as_fast(over, repeats, best, quiet, names) if gains else ""
         ratio = against_16_bits(over, repeats, best) or Estimate(math.nan, math.nan, math.nan)
         rows.append(row | {"against_16": ratio.value, "against_16_low": ratio.low, "against_16_high": ratio.high})
@@ -82,7 +82,8 @@ def as_fast(timing: pd.DataFrame, repeats: Repeats, best: pd.Series, others: pd.
 def verdict(best: pd.Series, gains: bool, every: pd.DataFrame) -> str:
     """Whether compression pays on the model of ``best``, its best method; ``gains``: the gain is significant.
 
-    ``every``: the rows of all methods. It does not pay if each of them is significantly slower than uncompressed.
+    ``every``: the rows of all methods. It does not pay if each of them is significantly slower than uncompressed, and
+    none was disturbed.
     """
     if not best["enough"]:
         return f"not judged: {few(best['blocks'])}"
@@ -90,7 +91,8 @@ def verdict(best: pd.Series, gains: bool, every: pd.DataFrame) -> str:
         return f"batch {best['batch']:g}, paper {papers}: no verdict"
     if gains:
         return YES
-    return NO if (every["speedup_high"] < 1).all() else UNDECIDED  # NaN, without an interval, is not below 1
+    slower = (every["speedup_high"] < 1) & every["disturbed"].isna()  # NaN, without an interval, is not below 1
+    return NO if slower.all() else UNDECIDED
 
 
 def break_even(row: dict, calibrated: list[Projection], rates: dict[str, dict]) -> dict[str, float]:
@@ -186,10 +188,10 @@ def main(snakemake: Script) -> None:
     log_errors(snakemake)
     inputs, names = snakemake.input, Names.of(snakemake)
     table = answers(pd.read_csv(inputs.timing), names)
-    table = sessions.over_sessions(table, sessions.kept_speedups(inputs.sessions, table["model"].unique()))
+    table = sessions.over_sessions(table, sessions.kept_speedups(inputs.sessions, table["model"].unique(), names))
     calibrated = Calibrations(Path(run).parent for run in inputs.calibration).each()
     rates = {Path(path).stem: json.loads(Path(path).read_text(encoding="utf-8")) for path in inputs.rates}
-    points = [pd.read_csv(path) for path in (inputs.accuracy, *inputs.kept)]
+    points = [pd.read_csv(inputs.accuracy), *map(names.comparable, kept.read(inputs.kept))]
     rows = table.to_dict("records")
     table = table.join(pd.DataFrame([break_even(row, calibrated, rates) for row in rows]))
     table = table.join(pd.DataFrame([accuracy_cost(row, points) for row in rows]))

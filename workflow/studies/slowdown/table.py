@@ -50,7 +50,8 @@ def main(snakemake: Script) -> None:
     models = names.models_in(table["model"])
     table = table.sort_values("model", key=lambda column: column.map(models.index), kind="stable")
     there = f"The nodes: {nodes.link_mbit / 1e3:g} Gb/s, {nodes.multiply_adds_s / 1e12:.3g} T multiply-adds a second."
-    if measured := [f"{names.model(model)} {ms:g} ms" for model, ms in nodes.computation_ms.items()]:
+    times_ms = {model: ms for rate in rates for model, ms in rate["nodes"]["computation_ms"].items()}
+    if measured := [f"{names.model(model)} {ms:g} ms" for model, ms in times_ms.items()]:
         there += f" Measured on them: {', '.join(measured)}."
     caption = f"{captions.of_script(snakemake)} {there} {captions.setting(pd.DataFrame(calibrations))}."
     tables.save_table(table, shown(table, names), caption, snakemake.output)
