@@ -23,6 +23,7 @@ class Cast(Method):
     scope = "size"
     baseline = True
     elementwise = True
+    rounds_to_16_bits = True
     relative_error = 2**-8  # with bfloat16; with float16 2**-11
 
     dtype: Literal["float16", "bfloat16"] = "float16"

@@ -149,17 +149,20 @@ def unused_as_without_a_hook(comm, view: bool) -> list[tuple]:
     return [(None if a is None else a.clone(), None if b is None else b.clone()) for a, b in found]
 
 
-def frozen_later(comm, engine: str) -> list[bool]:
-    """Whether a layer that is frozen after step 2 stays as it is, in Top-K with residuals."""
+def frozen_later(comm, engine: str, zeros: bool, view: bool) -> list[bool]:
+    """Whether a layer that is frozen after step 2 stays as it is, in Top-K with residuals.
+
+    ``zeros``: zero_grad leaves gradients of zeros. ``view``: gradients are views of DDP's buckets.
+    """
     net = Given()
     optimizer = sgd(net)
-    model, _ = hooked(engine, net, optimizer, "topk", unused=True, ratio=0.05)
+    model, _ = hooked(engine, net, optimizer, "topk", unused=True, view=view, ratio=0.05)
     stayed = []
     for step in range(6):
         if step == 3:
             net.layers["wide"].requires_grad_(False)
         before = net.layers["wide"].detach().clone()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=not zeros)
         model(drawn(step, comm.rank)).backward()
         optimizer.step()
         stayed.append(torch.equal(before, net.layers["wide"]))
@@ -221,6 +224,19 @@ def scaled(comm, engine: str, method: str, options: dict, scaler: bool, dtype: t
         scales.append(scale.get_scale())
     weights = [p.detach().clone() for p in net.parameters()]
     return {"weights": weights, "state": tensors(state_of(hook)), "scales": scales}
+
+
+def tiny(comm, engine: str) -> list[int]:
+    """How many entries of gradients of 1e-9 are 0 after ``cast``, whose loss is scaled: given the scaler, and not."""
+    zeros = []
+    for given in (True, False):
+        net = Given()
+        scale = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+        model, _hook = hooked(engine, net, sgd(net), "cast", scaler=scale if given else None)
+        scale.scale(1e-9 * model({name: torch.ones(shape) for name, shape in Given.SHAPES.items()})).backward()
+        scale.step(optimizer := sgd(net))
+        zeros.append(sum(int((p.grad == 0).sum()) for group in optimizer.param_groups for p in group["params"]))
+    return zeros
 
 
 def unknown_scaler(comm, engine: str, method: str, optimizer: str, enabled: bool = True) -> str:
@@ -370,6 +386,22 @@ def decayed(
         plain.step()
     decays = [group["weight_decay"] for group in ours.param_groups]
     return *([p.detach().clone() for p in net.parameters()] for net in nets), decays
+
+
+def converted(comm, engine: str, when: str) -> list[Tensor]:
+    """The weights of filters after steps of DGC with weight decay; ``when`` the memory format is changed."""
+    net = Given()
+    if when == "before":
+        net.to(memory_format=torch.channels_last)
+    optimizer = sgd(net, weight_decay=0.5)
+    model, _hook = hooked(engine, net, optimizer, "dgc", ratio=1.0, masking=False)
+    if when == "after":
+        net.to(memory_format=torch.channels_last)
+    for step in range(2):
+        optimizer.zero_grad()
+        model(drawn(step, comm.rank)).backward()
+        optimizer.step()
+    return [p.detach().clone() for p in net.parameters()]
 
 
 def two_optimizers(comm, engine: str, given: str) -> tuple[list[Tensor], list[Tensor]]:

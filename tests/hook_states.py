@@ -1,7 +1,9 @@
 """What the ranks of test_hook_states do: save by torch.distributed.checkpoint or in files, load, and train on."""
 
 import copy
+from pathlib import Path
 
+import torch
 import torch.distributed.checkpoint as dcp
 from hook_parts import Given, drawn, hooked, said, sgd, state_of
 from torch import Tensor
@@ -87,6 +89,11 @@ def redistributed(comm, code: str, folder: str, methods: dict[str, dict], worker
         first = {"rank 0": states["rank 0"]}
         refused = said(lambda hook=other.hook, states=states: hook.load_state_dict(states))
         lacking = said(lambda hook=other.hook, first=first: hook.load_state_dict(first, redistribute=True))
+        stale = Path(f"{folder}/{method}-files/gradient_hook_2.pt")  # of three workers, before they were two
+        if comm.rank == 0:
+            identity, step, kept = states["rank 0"]
+            torch.save({"rank 2": (identity | {"rank": 2, "workers": 3}, step + 7, kept)}, stale)
+        comm.barrier()
         load_rank_state(other.hook, f"{folder}/{method}-files", redistribute=True)
         state, from_files = (copy.deepcopy(state_of(one.hook)) for one in (run, other))
         found[method] = {

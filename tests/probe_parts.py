@@ -9,6 +9,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from hook_parts import default_dtype
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -115,6 +116,25 @@ def ddp_settings(comm) -> tuple[dict, dict]:
     net = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     models = DistributedDataParallel(net, bucket_cap_mb=2), DistributedDataParallel(net, broadcast_buffers=False)
     return tuple(map(process_group.ddp_settings, models))
+
+
+def in_float64(comm, path: str) -> tuple[set[int], list[str]]:
+    """The bytes of the tensors with which a job of float64 measures its links, and the measured methods."""
+    sizes, call = set(), process_group._slowest
+
+    def noted(comm, operation, tensor, marks):
+        sizes.add(tensor.nbytes)
+        return call(comm, operation, tensor, marks)
+
+    few_sizes = mock.patch.object(process_group, "SIZES", (4, 2**12))
+    with default_dtype(torch.float64), mock.patch.object(process_group, "_slowest", noted), few_sizes:
+        model, optimizer = ddp(net())
+        with record(model, optimizer, path, steps=2, methods=["cast", "topk"]):
+            for _ in range(4):
+                step(model, "one backward")
+                optimizer.step()
+    comm.barrier()  # rank 0 has written the file
+    return sizes, sorted(method["name"] for method in load(path)["methods"])
 
 
 def exchanges_of(comm, path: str) -> list[tuple[int, int]]:

@@ -16,8 +16,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.hooks.ddp import DDPHook
 from dlgs_bench.hooks.fsdp import FSDPHook
+from dlgs_bench.hooks.hook import refuse_large
 from dlgs_bench.hooks.local_steps import LocalSteps
 from dlgs_bench.probe import record
 
@@ -302,6 +304,43 @@ def test_an_optimizer_of_another_model_is_refused(tmp_path):
             pass
 
     assert refused(recorded_with_another) == f"record: {line}"
+
+
+def test_an_optimizer_decays_what_a_hook_with_momentum_does_not_exchange():
+    """One SGD trains two models, and an ignored parameter. DGC takes the weight decay of its own model alone."""
+    ends = []
+    for method, options in (("none", {}), ("dgc", {"ratio": 1.0, "momentum": 0.0})):
+        torch.manual_seed(0)
+        first, second = net(), net()
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(first, ["0.bias"])
+        models = DistributedDataParallel(first), DistributedDataParallel(second)
+        optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1, weight_decay=0.5)
+        hooks = DDPHook(models[0], optimizer, method, **options), DDPHook(models[1], optimizer, "none")
+        for _ in range(3):
+            optimizer.zero_grad()
+            for model in models:
+                backward(model)
+            gradients = [p.grad for p in second.parameters()]
+            optimizer.step()
+            assert all(p.grad is g for p, g in zip(second.parameters(), gradients, strict=True))
+        ends.append([p.detach().clone() for p in (*first.parameters(), *second.parameters())])
+        if method == "dgc":
+            assert refused(lambda optimizer=optimizer: optimizer.step(lambda: None)) == (
+                "SGD.step was given a closure, and decays a parameter of shape (4,) that the hook does not exchange; "
+                "give this parameter another optimizer"
+            )
+        for hook in hooks:
+            hook.close()
+    for plain, ours in zip(*ends, strict=True):
+        torch.testing.assert_close(ours, plain)
+
+
+def test_a_bucket_whose_indices_need_more_than_32_bits_is_refused():
+    topk, cast = method_class("topk")(ratio=0.1), method_class("cast")()
+    line = "model: topk would have a bucket of 1,073,741,824 entries, and at most 1,073,741,823 are possible; use a"
+    assert refused(lambda: refuse_large("topk", topk, [5, 2**30])).startswith(line)
+    refuse_large("topk", topk, [5, 2**30 - 1])
+    refuse_large("cast", cast, [2**40])
 
 
 def test_an_optimizer_of_several_models_or_of_some_layers_is_legal():

@@ -66,6 +66,12 @@ def test_a_scaler_that_the_hook_does_not_have_is_refused_in_the_first_step(engin
         assert line.startswith("scaler: a GradScaler that the hook does not have scales the loss") and "\n" not in line
     assert run(parts.unknown_scaler, engine, "topk", optimizer, False) == ["", ""]
     assert run(parts.unknown_scaler, engine, "none", optimizer) == ["", ""]
+    assert run(parts.unknown_scaler, engine, "cast", optimizer) == ["", ""]
+
+
+def test_a_sum_in_16_bits_rounds_gradients_as_the_loss_is_scaled(engine, worlds):
+    """Gradients of 1e-9 would round to 0 in float16; scaled by 2^20 they do not."""
+    assert worlds(engine).run(parts.tiny, engine) == [[0, 0], [0, 0]]
 
 
 MIXED = {"filters": torch.bfloat16, "vector": torch.float32, "wide": torch.float16, "long": torch.bfloat16}

@@ -562,7 +562,8 @@ def test_a_rate_outside_the_checked_range_is_marked(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("passes", "exchanges", "kind", "warned"),
     [(1, 1, "ddp", ""), (2, 1, "ddp", ""), (3, 3, "ddp", "3 of 3 passes of a recorded step exchanged gradients"),
-     (1, None, "ddp", ""), (2, None, "ddp", "1 or more of 2 passes"), (2, None, "horovod", "")],
+     (1, None, "ddp", ""), (2, None, "ddp", "1 or more of 2 passes"),
+     (1, None, "horovod", ""), (2, None, "horovod", "HorovodHook would exchange in each of the 2 passes")],
 )  # fmt: skip
 def test_passes_that_all_exchange_are_named_and_widen_the_interval(passes, exchanges, kind, warned):
     profile, there = profile_of(part_s=0.1), Network(2, 500)

@@ -26,6 +26,7 @@ from probe_parts import (
     ddp_settings,
     exchanges_of,
     hybrid,
+    in_float64,
     plain,
     refusals,
     short_of_memory,
@@ -514,6 +515,12 @@ def test_hybrid_sharding_is_recorded_between_the_replicas(tmp_path):
     assert job["machine"]["workers"] == 4  # also the processes of the other shard
     assert [row["shape"] for row in found["parameters"]] == [[20, 6], [20], [2, 40], [2]]  # of the first shard
     assert all(row["arrived_s"] is not None for row in found["parameters"]) and found["network"]
+
+
+@pytest.mark.engine
+def test_a_job_whose_default_dtype_has_8_bytes_sends_the_bytes_that_its_profile_states(worlds, tmp_path):
+    for sizes, methods in worlds("torch_dist").run(in_float64, str(tmp_path / "profile")):
+        assert sizes == {4, 2**12} and methods == ["cast", "topk"]
 
 
 @pytest.mark.engine

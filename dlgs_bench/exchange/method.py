@@ -124,6 +124,8 @@ class Method:
     Then the entries of a bucket may have another order in each step.
     ``baseline``: whether other methods are compared with it. A baseline is timed with several ways of merging layers,
     and the fastest one counts.
+    ``rounds_to_16_bits``: whether the exchange does nothing else than round and sum. Hooks give such a method gradients
+    as a GradScaler has scaled them, so that small entries do not round to 0; for all others they undo the scale.
     ``owns_momentum``: whether the method applies momentum itself; the optimizer's momentum is then off.
     ``decay_joins_gradient``: whether weight decay is added to the gradient before the exchange, and the optimizer's
     weight decay is off. The method's momentum then amplifies weight decay as SGD's momentum would.
@@ -155,6 +157,7 @@ class Method:
     cost_depends_on_shapes: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
     baseline: ClassVar[bool] = False
+    rounds_to_16_bits: ClassVar[bool] = False
     owns_momentum: ClassVar[bool] = False
     decay_joins_gradient: ClassVar[bool] = False
     state: ClassVar[tuple[str, ...]] = ()

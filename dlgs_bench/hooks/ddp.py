@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 
 from dlgs_bench.buckets import fill, filled_by
 from dlgs_bench.exchange import Method
-from dlgs_bench.exchange.flat_gradients import layout
 from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import Hook, is_not_zero, plain_context, refuse_sparse, weakly
 from dlgs_bench.hooks.wrappers import before_forward, exchanged_by, refuse_inner, refuse_outer
@@ -59,6 +58,8 @@ class DDPHook(Hook):
         self._exchanged |= {id(p) for name, p in model.module.named_parameters() if name in ignored}
         self._leaves_out_layers = model.find_unused_parameters or model.static_graph
         self._aggregates: list[tuple[Tensor, Tensor]] = []  # (parameter, its aggregate) of a pass
+        # frozen parameter -> a copy of its gradient, if the gradient is a view of DDP's bucket
+        self._frozen: dict[Tensor, Tensor] = {}
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
         self._adds_to_aggregates = self._delivered = self._called = False
         self._checked_pass = -1  # autograd's number of the last pass that was checked
@@ -87,12 +88,15 @@ class DDPHook(Hook):
             self._begin()
             self._promised.clear()
             self._aggregates.clear()
+            self._frozen.clear()
         buffer, parameters = bucket.buffer().detach(), bucket.parameters()
         starts = list(accumulate((p.numel() for p in parameters), initial=0))
         layers = [self._layers.get(p, FOREIGN) for p in parameters]
         position = {layer: n for n, layer in enumerate(layers) if layer != FOREIGN}
         for n in position.values():
-            if not parameters[n].requires_grad:  # DDP writes what is left in its gradient
+            if not (frozen := parameters[n]).requires_grad:  # DDP writes what is left in its gradient
+                if frozen.grad is not None and frozen.grad.untyped_storage()._cdata == buffer.untyped_storage()._cdata:
+                    self._frozen[frozen] = frozen.grad.clone()
                 buffer[starts[n] : starts[n + 1]].zero_()
         copies: list[tuple[Tensor, Tensor]] = []
         for index in sorted({self._exchange.bucket_of[layer] for layer in position}):
@@ -100,7 +104,7 @@ class DDPHook(Hook):
         for layer, n in position.items():
             self._exchange.ready(layer)
             first = starts[n] + int(buffer.storage_offset())
-            own = buffer.as_strided(parameters[n].shape, layout(parameters[n]), first)
+            own = buffer.as_strided(parameters[n].shape, self._flat.views[layer][1].stride(), first)
             self._aggregates.append((parameters[n], own))
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=[buffer.device] if buffer.is_cuda else None)
         self._promised.append((future, buffer, copies))
@@ -183,6 +187,8 @@ class DDPHook(Hook):
                 for (p, aggregate), (grad, version) in zip(self._aggregates, before, strict=True):
                     if not p.requires_grad:
                         self._hold(p, aggregate)
+                        if p in self._frozen:
+                            p.grad.copy_(self._frozen.pop(p))
                         continue
                     if p.grad is None:
                         if aggregate.any():

@@ -73,6 +73,9 @@ class FSDPHook(ParameterHook):
         """The sharded parameters of which this rank has entries, in the order of model.parameters()."""
         return self._shards[::-1]
 
+    def _decayed(self) -> Sequence[Any]:
+        return self._shards
+
     @property
     def _identity(self) -> dict[str, Any]:
         return super()._identity | {"shard": self._shards[0].device_mesh.get_local_rank()}

@@ -3,7 +3,7 @@
 import gc
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import pairwise
@@ -25,7 +25,7 @@ from dlgs_bench.exchange import LocalSteps, Method, StepContext
 from dlgs_bench.exchange.async_device import is_async
 from dlgs_bench.exchange.driver import WorkerExchange
 from dlgs_bench.exchange.finite import FiniteExchange
-from dlgs_bench.exchange.flat_gradients import FlatGradients, layout
+from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.plugin import class_info, method_class
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler
@@ -35,6 +35,7 @@ from dlgs_bench.hooks.states import arguments_of, global_rank, identity_of, load
 from dlgs_bench.hooks.wrappers import before_forward, refuse_outer
 from dlgs_bench.topology import ALL_GATHER
 
+MOST_ENTRIES = 2**30  # of a bucket: indices have 32 bits, of which one can be a sign
 INTERRUPTED = "the last backward pass was interrupted, so the workers' exchanges no longer match; restart the job"
 
 
@@ -78,9 +79,10 @@ class Hook:
             groups = self._grouped(bucket_cap_mb, ends)
             buckets, untimed = self._flat.buckets(groups), lambda label: nullcontext()
             self._sizes = [bucket.size for bucket in buckets]
+            refuse_large(self.name, self.method, self._sizes)
             same |= arguments_of(self.name, self.method) | {"buckets": self._sizes, "scaler": scaler is not None}
             same |= {f"parameter {n}": name for n, name in enumerate(parameters)}
-        self._decay = JoinedDecay(self._optimizers) if self.method.decay_joins_gradient else None
+        self._decay = JoinedDecay(self._optimizers, _joined) if self.method.decay_joins_gradient else None
         self._decays: dict[Tensor, float] = {}
         self._held: dict[Tensor, Tensor] = {}  # of a frozen layer: the sum of its aggregates, not scaled
         kind = WorkerExchange if self.method.uncompressed else FiniteExchange
@@ -169,7 +171,7 @@ class Hook:
             self._begun = True
         self._warn_of_forgotten_state()
         self._restore()
-        if self._scaler is not None:
+        if self._scaler is not None and not self.method.rounds_to_16_bits:
             self._scale = self._scaler.get_scale()
         if self._decay is not None:
             self._decays = self._decay.by_parameter()
@@ -202,11 +204,17 @@ class Hook:
         else:
             view.copy_(gradient).mul_(factor)
 
+    def _decayed(self) -> Iterable[Tensor]:
+        """The parameters that the optimizers have, of the layers that this hook exchanges."""
+        return (parameter for parameter, _ in self._flat.views)
+
     def _add_decay(self, layer: int, gradient: Tensor) -> None:
         """Add the weight decay of a layer to its flat gradient, if the method applies weight decay."""
         parameter = self._flat.views[layer][0]
         if parameter.requires_grad and (decay := self._decays.get(parameter)):
-            shaped = gradient.as_strided(parameter.shape, layout(parameter), gradient.storage_offset())
+            # The memory format of the parameter may have changed since the hook was made.
+            strides = self._flat.views[layer][1].stride()
+            shaped = gradient.as_strided(parameter.shape, strides, gradient.storage_offset())
             shaped.add_(parameter.detach(), alpha=decay / self._comm.world_size)
 
     def _hold(self, parameter: Tensor, aggregate: Tensor) -> None:
@@ -263,7 +271,8 @@ class Hook:
                 f"{type(optimizer).__qualname__}.step: it is called within a backward pass, before {self.name} has "
                 "exchanged the gradients; call it after backward"
             )
-        if not self.method.uncompressed and stepping_scaler() not in (None, self._scaler):
+        follows = not (self.method.uncompressed or self.method.rounds_to_16_bits)
+        if follows and stepping_scaler() not in (None, self._scaler):
             raise ValueError(
                 f"scaler: a GradScaler that the hook does not have scales the loss, so the state of {self.name} would "
                 "follow its scale; give the hook scaler=scaler"
@@ -403,6 +412,11 @@ def _give_back(earlier: dict[int, Any], parameters: Sequence[Any], _: object) ->
 _HOOKS: "weakref.WeakSet[Hook]" = weakref.WeakSet()
 
 
+def _joined() -> set[int]:
+    """The ids of parameters to whose gradients a hook adds their weight decay."""
+    return {id(p) for hook in _HOOKS if hook._decay is not None for p in hook._decayed()}
+
+
 def _watch_steps(hook: Hook) -> RemovableHandle:
     """Check every step of an optimizer that updates parameters of ``hook``, as long as the hook exists."""
     weak = weakref.ref(hook)
@@ -513,6 +527,15 @@ def refuse_sparse(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag) and module.sparse:
             raise ValueError(f"{name or 'the model'}: sparse=True gives sparse gradients; give sparse=False")
+
+
+def refuse_large(name: str, method: Method, sizes: Sequence[int]) -> None:
+    """ValueError in one line if a bucket has more entries than the 32 bits of indices and signs can count."""
+    if not method.elementwise and max(sizes) >= MOST_ENTRIES:
+        raise ValueError(
+            f"model: {name} would have a bucket of {max(sizes):,} entries, and at most {MOST_ENTRIES - 1:,} are "
+            "possible; use a method that selects from each layer, such as lags, or give a smaller bucket_cap_mb"
+        )
 
 
 def usable(parameters: Mapping[str, Parameter]) -> list[Parameter]:

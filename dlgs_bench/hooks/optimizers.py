@@ -1,6 +1,6 @@
 """The momentum and the weight decay of the optimizers in a user's script."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -71,12 +71,15 @@ def coupled_decays(optimizer: Optimizer) -> Iterator[tuple[dict, float]]:
 class JoinedDecay:
     """The weight decay of a model's optimizers, which the hook adds to the gradient. It is off while they step.
 
-    After ``remove``, the optimizers apply their weight decay again.
+    Parameters that no such hook exchanges get their weight decay in the step: it is added to their gradient until the
+    step ends. ``joined``: returns the ids of all others. After ``remove``, the optimizers apply their weight decay
+    again.
     """
 
-    def __init__(self, optimizers: Iterable[Optimizer]) -> None:
-        self._optimizers = list(optimizers)
+    def __init__(self, optimizers: Iterable[Optimizer], joined: Callable[[], set[int]]) -> None:
+        self._optimizers, self._joined = list(optimizers), joined
         self._off: list[tuple[dict, float]] = []
+        self._changed: list[tuple[Tensor, Tensor, Tensor]] = []  # parameter, its gradient without and with decay
         self._handles: list[RemovableHandle] = []
         for optimizer in self._optimizers:
             self._handles.append(optimizer.register_step_pre_hook(self._before_step))
@@ -91,21 +94,38 @@ class JoinedDecay:
 
     def by_parameter(self) -> dict[Tensor, float]:
         """Parameter -> its weight decay in this step, for parameters with weight decay."""
-        stepping = bool(self._off)  # a closure calls backward within a step
-        self.restore()
+        for group, decay in self._off:  # a closure calls backward within a step
+            group["weight_decay"] = decay
         pairs = [pair for optimizer in self._optimizers for pair in coupled_decays(optimizer)]
-        if stepping:
-            for optimizer in self._optimizers:
-                self._before_step(optimizer)
+        for group, _ in self._off:
+            group["weight_decay"] = 0.0
         return {parameter: decay for group, decay in pairs for parameter in group["params"]}
 
-    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
-        for group, _decay in coupled_decays(optimizer):
+    def _before_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
+        self.restore()  # after a step that raised
+        joined = self._joined()
+        closure = len(positional) > 1 or named.get("closure") is not None  # the first argument is the optimizer
+        for group, decay in coupled_decays(optimizer):
             self._off.append((group, group["weight_decay"]))
             group["weight_decay"] = 0.0
+            for p in group["params"]:
+                if id(p) in joined:
+                    continue
+                if closure:
+                    raise ValueError(
+                        f"{type(optimizer).__qualname__}.step was given a closure, and decays a parameter of shape "
+                        f"{tuple(p.shape)} that the hook does not exchange; give this parameter another optimizer"
+                    )
+                if p.grad is not None:
+                    self._changed.append((p, p.grad, p.grad.add(p.detach(), alpha=decay)))
+                    p.grad = self._changed[-1][-1]
 
     def restore(self, *_: object) -> None:
         """Give the optimizers their weight decay back: after a step, also after one that raised."""
         for group, decay in self._off:
             group["weight_decay"] = decay
+        for parameter, gradient, decayed in self._changed:
+            if parameter.grad is decayed:
+                parameter.grad = gradient
         self._off.clear()
+        self._changed.clear()

@@ -41,7 +41,7 @@ class Marks:
         """
         with suppress(torch.OutOfMemoryError):
             if self._other_data is None:
-                self._other_data = torch.zeros(CACHES_BYTES // 4, device=self._device)
+                self._other_data = torch.zeros(CACHES_BYTES // 4, dtype=torch.float32, device=self._device)
             self._other_data.add_(1)
 
     def free(self) -> None:

@@ -8,8 +8,8 @@ import tempfile
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -208,7 +208,8 @@ class Recorder:
         self._marks.synchronize()
         cuda = self._device.type == "cuda"
         current = torch.cuda.device(self._device) if cuda else nullcontext()
-        with plain_context(self._device), torch.random.fork_rng([self._device] if cuda else []), current:
+        seeds = torch.random.fork_rng([self._device] if cuda else [])
+        with plain_context(self._device), seeds, current, _float32_by_default():
             profile, first = self._profile()
         if first:
             check(profile)
@@ -486,6 +487,17 @@ def _recordable(
     if len(devices) > 1 or parameters[0].device.type not in ("cpu", "cuda"):
         raise ValueError(f"record: model: {', '.join(devices)} is not one CPU or CUDA device; move the model to one")
     return parameters
+
+
+@contextmanager
+def _float32_by_default() -> Iterator[None]:
+    """Tensors without a dtype have 4 bytes an entry, as the sizes of messages assume, whatever the job's default."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _refuse_other_exchanges(model: nn.Module, optimizer: Optimizer) -> None:

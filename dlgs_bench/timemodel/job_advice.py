@@ -669,7 +669,9 @@ def _unchecked(job: Job) -> list[str]:
 
 
 def _more_exchanges(job: Job) -> list[str]:
-    """That the recorded steps exchanged gradients more than once, if they did or may have."""
+    """That the recorded steps exchanged gradients more than once, if they did or may have, or that a hook would."""
+    if job.kind == "horovod" and job.passes > 1:
+        return [f"HorovodHook would exchange in each of the {job.passes} passes of a step, but {ONE_EXCHANGE}"]
     if job.exchanges == 1 or job.passes == 1:
         return []
     number = f"{job.exchanges} of {job.passes}" if job.exchanges else f"1 or more of {job.passes}"
