@@ -17,8 +17,9 @@ class GaussianK(Estimator):
 
     h is tested at most three times. After the first two tests it is halved if fewer than 2k/3 entries reach it, and
     multiplied by 1.5 if more than 4k/3 entries reach it. If the number that reaches the third h is also outside 2k/3 to
-    4k/3, the k largest entries are sent; the authors send what reaches it if it is fewer. The mean of the entries is
-    taken as 0; the authors compute it.
+    4k/3, the k largest entries are sent; the authors send what reaches it if it is fewer. At ratio 0.01 this is the
+    usual case, since the factors step over the range: the method is then a Top-K of each layer, after three passes. The
+    mean of the entries is taken as 0; the authors compute it.
     """
 
     title = "Gaussian-K"

@@ -23,7 +23,8 @@ class SCAPE(Ratio):
     delay of one step. The rest is our reading. The moment is of the owner's own gradient: the aggregate is 0 at entries
     that were not sent, so a moment of the aggregate would never select them. Error feedback is our addition, because
     otherwise entries with small moments are never sent. Entries are ranked by |m + residual|, which predicts the next
-    gradient + residual. The paper's optimizer, AdamS, is not part of the method here.
+    gradient + residual. Only its owner chooses an entry. So an entry for which other workers alone have gradients, such
+    as a row of an embedding, is almost never sent. The paper's optimizer, AdamS, is not part of the method here.
     """
 
     title = "SCAPE"

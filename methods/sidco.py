@@ -21,9 +21,10 @@ class SIDCo(Estimator):
     more than 20 % below k gets one more stage, and a bucket whose count is more than 20 % above k gets one less. If no
     entry reaches a stage's threshold, the k largest entries are sent.
 
-    The number of stages has no upper limit here. The authors' code has one number for all layers, at most
-    log2(1 / ratio). In buckets with fewer than ``fewest`` entries, and if k is at least a quarter of the entries, the k
-    largest entries are sent.
+    A bucket has at most log2(1 / ratio) stages, and two are always possible. More stages cost time and do not lift the
+    count of entries with heavy tails. The authors' code has the same limit, but one number of stages for all layers. In
+    buckets with fewer than ``fewest`` entries, and if k is at least a quarter of the entries, the k largest entries are
+    sent.
     """
 
     title = "SIDCo"
@@ -54,6 +55,6 @@ class SIDCo(Estimator):
                 stages += 1
             elif mean > 1 + TOLERANCE:
                 stages -= 1
-            self.stages[bucket.index] = max(1, stages)
+            self.stages[bucket.index] = min(max(1, stages), max(2, int(math.log2(1 / ratio))))
             sent.clear()
         return Threshold(h)

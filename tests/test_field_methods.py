@@ -402,6 +402,17 @@ def test_sidco_adapts_the_stages_of_each_bucket_by_itself():
     assert method.stages[0] == 2 and method.stages[1] > 2
 
 
+@pytest.mark.parametrize(("ratio", "most"), [(0.1, 3), (0.01, 6)])
+def test_sidcos_stages_are_bounded_where_more_of_them_cannot_reach_k(ratio, most, measured):
+    """Cubes of normal entries have heavier tails than an exponential distribution; 200 steps with error feedback."""
+    method = make("sidco", ratio=ratio)
+    for step in range(1, 201):
+        request = next(method.exchange(Bucket(0, random(20_000, step) ** 3), at(step)))
+    assert 1 <= method.stages[0] <= most
+    what = f"entries sent / k, step 200, cubes of normal entries, ratio {ratio:g}"
+    measured("sidco", what, len(request.values) / (ratio * 20_000), at_least=0.5, at_most=4 / 3)
+
+
 @pytest.mark.parametrize("ratio", [0.1, 0.01, 0.001])
 def test_gaussian_k_sends_two_to_four_thirds_of_k_of_normal_gradients(measured, ratio):
     k = ratio * 100_000

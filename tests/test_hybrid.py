@@ -351,12 +351,15 @@ def test_a_run_with_a_step_of_fewer_samples_is_refused_before_the_first_step():
         run_workers(4, lambda comm: training.hybrid(spec, comm, data, CPU, lambda *_: None))
 
 
-def test_a_run_leaves_iterations_whose_parts_add_up_and_what_every_rank_sent():
+def test_a_run_leaves_iterations_whose_parts_add_up_and_what_every_rank_sent(monkeypatch):
     spec = RunSpec(
         "hybrid", Training("resnet20", batch=2), Scheme(collective="halving-doubling", options={"heads": 2}),
         Cluster("torch_dist", 4), Measurement(repeats=2),
     )  # fmt: skip
+    seeds = []  # of dropout and of other random numbers, which differ between workers
+    monkeypatch.setattr(training, "seed_all", seeds.append)
     tables = run_workers(4, lambda comm: training.hybrid(spec, comm, Noise(), CPU, lambda *_: None))
+    assert sorted(seeds) == [4 * spec.training.seed + rank for rank in range(4)]
     assert all(found == tables[0] for found in tables)
     for row in tables[0]["iterations"]:
         parts = [row["computing_s"], *(row[f"{kind}_s"] for kind in KINDS)]

@@ -20,7 +20,7 @@ from dlgs_bench.comm.collectives import PeerExchanges
 from dlgs_bench.comm.hybrid_messages import Layout, gather_columns, gather_rows, scatter_columns, scatter_rows
 from dlgs_bench.data import DataSet, Shard, whole_steps
 from dlgs_bench.spec import RunSpec, Training
-from dlgs_bench.training.build import build_seeded, to_device
+from dlgs_bench.training.build import build_seeded, seed_all, to_device
 from dlgs_bench.training.flat_model import FlatModel
 from dlgs_bench.training.head import cut_off, linear, outputs, slice_of
 from dlgs_bench.training.optimizer import TIMED_LR, optimizer_of
@@ -186,6 +186,7 @@ def hybrid(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     worker = worker_of(model, module.loss, layout, comm, training, spec.scheme.collective)
     worker.optimizer.lr = training.lr if training.train_steps else TIMED_LR
     del model
+    seed_all(training.seed * comm.world_size + comm.rank)  # from here on, random numbers differ between workers
     shard = Shard(training.batch, len(layout.backbone), comm.rank, training.seed)
     steps = training.train_steps or spec.measurement.repeats + 1
     uneven = data.train_size % (shard.batch * shard.workers)
