@@ -159,6 +159,7 @@ def test_computing_faster_than_a_gpu_starts_is_doubtful_and_its_interval_wider(
         for workers, slowdown in ((2, 500.0), (3, 1.0)):  # the calibrations are of 2 workers
             rates.append(str(tmp_path / f"{model}-{workers}workers.json"))
             metadata = {"model": model, "slowdown": slowdown, "nodes": {"multiply_adds_s": 1.6e12}}
+            metadata |= {"batch": 8, "nodes_batch": 64 if model == report.runs.models[0] else 8}
             Path(rates[-1]).write_text(json.dumps(metadata))
     there = dict(zip(THERE, network, strict=True))
     table, text = report.table(SCRIPTS("table"), "doubtful", {"there": there}, **inputs(report, rates))
@@ -167,6 +168,8 @@ def test_computing_faster_than_a_gpu_starts_is_doubtful_and_its_interval_wider(
     assert (table["iteration_s"].max() > 0.07) == (network == (2, 100.0, 0.0))
     for line in answers:
         assert "Warning: " in line and reason in line and "is doubtful" in line and "computation_ms" in line
+    other = table["outside"].str.contains("calibrated at batch 8 for nodes with batch 64, .* 8 times too slow")
+    assert other.equals(table["model"] == report.runs.models[0])
     compressed, factor = table[table["variant"] != "none"], advice.interval(pd.read_csv(report.checked)) ** 2
     assert (compressed["speedup"] / compressed["speedup_low"]).to_numpy() == pytest.approx(factor, rel=1e-3)
 

@@ -284,8 +284,8 @@ def test_a_step_fails_if_a_gradient_that_the_script_gets_is_not_finite(device, d
         exchange.begin(at(1))
         exchange.ready(0)
         exchange.finish()
-        delivered = torch.tensor([1.0, value], dtype=dtype)
-        exchange.conclude([delivered])
-        return bool(delivered.isnan().all()), exchange.restore()
+        delivered = [torch.tensor([1.0, value], dtype=dtype), torch.tensor(1.0, dtype=dtype)]  # one has no dimensions
+        exchange.conclude(delivered)
+        return all(bool(one.isnan().all()) for one in delivered), exchange.restore()
 
     assert run_workers(1, step) == [(value != 6e4, value != 6e4)]

@@ -66,7 +66,7 @@ def accuracy_runs(model="vgg16", epochs=140, train_epochs=140, seeds=3, curve=No
             rows += [
                 {"run": f"{model}-{method}-{seed}", "model": model, "variant": method, "seed": seed, "step": epoch,
                  "ratio": float("nan") if method == "none" else 0.1, "density": 0.1,
-                 "epochs": epochs, "train_epochs": train_epochs,
+                 "epochs": epochs, "train_epochs": train_epochs, "precision": "float32",
                  "epoch": epoch * train_epochs / 140, "train_accuracy": value, "disturbed": None,
                  "train_loss": (1 - value) * 3}
                 for epoch, value in points.items()
@@ -349,9 +349,17 @@ def test_one_line_sums_up_the_verdicts_of_a_statement():
 
 def planners(ratio=0.1, **seconds) -> pd.DataFrame:
     """The tidy table of a run of planners: seconds of an iteration under each plan."""
-    metadata = {"run": "r", "model": "vgg16", "topology": "allgather", "ratio": ratio, "batch": 32, "disturbed": None}
+    metadata = {"run": "r", "model": "vgg16", "topology": "allgather", "ratio": ratio, "batch": 32, "workers": 2}
     return pd.DataFrame(
-        metadata | {"planner": name, "block": block, "iteration_s": own * noise, "phase": "step", "share": 1.0}
+        metadata
+        | {
+            "disturbed": None,
+            "planner": name,
+            "block": block,
+            "iteration_s": own * noise,
+            "phase": "step",
+            "share": 1.0,
+        }
         for name, own in seconds.items()
         for block, noise in enumerate(NOISE)
     )
@@ -386,6 +394,15 @@ def test_a_difference_between_plans_within_the_differences_between_launches_deci
     for table, verdict in ((many, UNKNOWN), (many.drop(columns="launch"), HOLDS)):
         (row,) = compare_statements({words: claims.MERGED[words]}, Merging(table))
         assert (row["verdict"], row["n"]) == (verdict, 81)
+
+
+def test_a_plan_that_was_timed_with_more_workers_than_usual_is_said_to_be():
+    more = planners(layer=2.0, paper=1.0, exact=1.0).assign(workers=3, run="s")
+    for words in claims.MERGED:
+        rows = compare_statements(
+            {words: claims.MERGED[words]}, Merging(pd.concat([planners(layer=2.0, paper=1.0, exact=1.0), more]))
+        )
+        assert [row["workers"] for row in rows] == [0, 3]
 
 
 def launched(method: str, seconds: float, factors=(1.0, 1.2, 0.9)) -> pd.DataFrame:

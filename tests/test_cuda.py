@@ -23,6 +23,7 @@ from dlgs_bench.comm.local import run_workers
 from dlgs_bench.engines import ENGINES
 from dlgs_bench.exchange import Threshold, TopK, sparsifier
 from dlgs_bench.exchange.selection import IMPLEMENTATIONS, MANY, torch_backend
+from dlgs_bench.hooks.local_steps import LocalSteps
 from dlgs_bench.launch import gpus
 from dlgs_bench.spec import Cluster, LaunchSettings, RunSpec, Training
 from dlgs_bench.topology import TOPOLOGIES
@@ -220,6 +221,31 @@ def test_an_accuracy_run_gives_the_same_numbers_twice(engine, tmp_path):
     assert len(found[0][0]) == spec.measurement.evaluations
     for one, other in zip(*found, strict=True):
         pd.testing.assert_frame_equal(one, other)
+
+
+def test_one_process_with_local_steps_resumes_from_a_file_of_the_cpu(tmp_path):
+    """Without a process group, the state is saved on the CPU, and loaded to the GPU of the model."""
+    weights = []
+    for resumes in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3).to(DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with LocalSteps(model, optimizer, "diloco", local_steps=2) as sync:
+            for step in range(6):
+                if step == 3:
+                    torch.save(sync.state_dict(), tmp_path / "state")
+                    if resumes:
+                        sync.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+                optimizer.zero_grad()
+                model(torch.ones(2, 4, device=DEVICE) * step).square().mean().backward()
+                optimizer.step()
+                sync.step()
+            _, _, state = sync.state_dict()["rank 0"]
+            assert {t.device.type for field in state.values() if isinstance(field, dict) for t in field.values()} == {
+                "cpu"
+            }
+        weights.append([p.detach().clone() for p in model.parameters()])
+    assert all(map(torch.equal, *weights))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -151,6 +151,9 @@ def test_up_to_which_rate_dlgs_gains():
     timed["run"] += timed["variant"]
     (sentence,) = (s for s in said(cell(), rates_timing=timed) if "gains over uncompressed" in s)
     assert "on VGG16 up to 300 Mb/s: 1.33 [" in sentence
+    slower = timed[timed["rate_mbit"] < 900]  # no limit was seen
+    (sentence,) = (s for s in said(cell(), rates_timing=slower) if "gains over uncompressed" in s)
+    assert "on VGG16 up to 300 Mb/s, the fastest that was timed: 1.33 [" in sentence
 
 
 def test_a_low_density_of_dlgs_is_said_with_what_the_methods_learnt():
@@ -192,6 +195,13 @@ def test_every_ratio_has_an_accuracy_of_its_own():
     low = low[low["variant"] == "dlgs"].assign(ratio=0.01, run=lambda rows: rows["run"] + "-0.01")
     found = findings.sentences({"timing": cell(), "accuracy": pd.concat([accuracy_runs(), low])}, NAMES)
     assert "uncompressed 95.1 %, DLGS 93.1 % at ratio 0.1 and DLGS 80.1 % at ratio 0.01 (n = 3 seeds)" in found[-1]
+
+
+def test_only_seeds_that_both_methods_have_are_compared():
+    runs = accuracy_runs()
+    few = runs[(runs["variant"] != "dlgs") | (runs["seed"] == 2)]
+    found = findings.sentences({"timing": cell(), "accuracy": few}, NAMES)
+    assert "uncompressed 95.2 % and DLGS 93.2 % (n = 1 seeds)" in found[-1]
 
 
 @pytest.mark.parametrize("epochs, words", ENDS.items())

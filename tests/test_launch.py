@@ -155,6 +155,34 @@ def test_a_reserved_port_is_for_the_server_that_is_told_it():
         socket.create_server(("", port)).close()
 
 
+SAVES_ON_SIGTERM = """
+import pathlib, signal, sys, time
+def save(*_):
+    time.sleep(1.5)
+    pathlib.Path(sys.argv[1]).touch()
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(60)
+"""
+SUPERVISES = """
+import sys
+from dlgs_bench.launch import supervise
+supervise.TERM_GRACE_S = 0.2
+sys.exit(supervise.run([[sys.executable, "-c", sys.argv[1], sys.argv[2]]], "rank"))
+"""
+
+
+@pytest.mark.unit
+def test_ranks_may_save_if_their_supervisor_is_asked_to_end_as_well(tmp_path):
+    """At its time limit, Slurm signals all processes of a job."""
+    command = [sys.executable, "-c", SUPERVISES, SAVES_ON_SIGTERM, str(tmp_path / "saved")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "[0]<stdout>:ready\n"
+        process.terminate()
+    assert (tmp_path / "saved").exists()
+
+
 @pytest.mark.unit
 def test_ranks_of_torch_are_numbered_on_every_host():
     variables = ENGINES["torch_dist"].on_hosts(["10.0.0.1", "10.0.0.1", "10.0.0.2"], "lo", 7, str)

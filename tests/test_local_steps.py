@@ -21,6 +21,7 @@ from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.packing import blocks
 from dlgs_bench.exchange.transport import transport
+from dlgs_bench.hooks import local_steps
 from dlgs_bench.hooks.hook import Hook
 from dlgs_bench.spec import Cluster, LaunchSettings, Measurement, RunSpec, Scheme, Training
 from dlgs_bench.timemodel.costs import traffic_per_entry
@@ -327,6 +328,13 @@ def test_timing_and_the_time_model_weigh_the_steps_without_an_exchange(name):
         assert traffic_per_entry(samples).sent == pytest.approx(4 / 4, rel=0.01)
         streaming = calibrated(name, local_steps=4, fragments=2)  # half the bytes, twice as often
         assert traffic_per_entry(streaming).sent == pytest.approx(4 / 4, rel=0.01)
+
+
+def test_one_worker_without_a_process_group_exchanges_on_the_device_of_its_model():
+    """The device "meta" stands for a GPU. Saved state is copied to this device when it is loaded."""
+    comm = local_steps._communicator(torch.device("meta"), None)
+    assert comm.device == torch.device("meta")
+    comm.close()
 
 
 @pytest.mark.parametrize("name", LOCAL)

@@ -1,5 +1,6 @@
 """What a person reads of how far a workflow is and how long it will take."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import pandas as pd
 import pytest
 
 from dlgs_bench.launch import progress
+from dlgs_bench.launch.launcher import RunLogger
 from dlgs_bench.spec import Measurement, RunSpec, Scheme, Training
 from dlgs_bench.timemodel import length
 
@@ -178,6 +180,18 @@ def test_a_run_on_another_machine_does_not_read_the_clock_of_the_workflow(tmp_pa
     assert "estimate" not in progress.against_announced(tmp_path)
     progress.whole(tmp_path / "timing" / "a", 0.0)
     assert "estimate" in progress.against_announced(tmp_path)
+
+
+def test_on_a_full_disk_a_message_is_still_printed(tmp_path, monkeypatch, capsys):
+    progress.announce(tmp_path, {"calibration/layers/a": LAYERS, "timing/a": TIMED})
+    calibrate(tmp_path)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(progress, "write_atomically", full)
+    RunLogger(TIMED, tmp_path / "timing" / "a")("no space is left")
+    assert capsys.readouterr().err.endswith("no space is left\n")
 
 
 def test_a_damaged_record_counts_as_not_finished(tmp_path):

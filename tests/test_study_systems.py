@@ -89,6 +89,15 @@ def test_a_library_is_judged_by_its_fastest_dense_sum():
 def test_a_disturbed_run_tells_nothing():
     rows = omnireduce(sums(s4x4=3.0).assign(disturbed="other work"), TRAINING, LAYERS)
     assert verdicts(rows, "A sum with") == [UNKNOWN] * 2
+    shapes = sums(s1x1=1.0, s1x4=2.0, s4x1=3.0, s4x4=1.0)
+    first = (shapes["aggregators"] == 1) & (shapes["in_flight"] == 1)
+    rows = list(omnireduce(shapes.assign(disturbed=first.map({True: "other work", False: None})), TRAINING, LAYERS))
+    compared = [row for row in rows if "fused 32, " in row.get("where", "")]
+    found = {row["where"].rpartition("32, ")[2]: row["why"] == "disturbed" for row in compared}
+    assert found == {
+        "in flight 1: 4 against 1": True, "aggregators 1: 4 against 1": True,
+        "in flight 4: 4 against 1": False, "aggregators 4: 4 against 1": False,
+    }  # fmt: skip
 
 
 def test_shapes_are_compared_with_all_else_alike():
@@ -159,6 +168,16 @@ def test_gains_of_hybrids_are_compared_by_classes_and_by_workers():
     assert verdicts(larger, "Its speed-up decays") == [FAILS]
 
 
+def test_a_disturbed_run_of_a_hybrid_is_said_to_be_disturbed():
+    table = hybrids(net_2=1.0, net_4=0.5, net_8=1.0)
+    disturbed = (table["workers"] == 8) & (table["way"] == "ring")
+    table["disturbed"] = disturbed.map({True: "other work", False: None})
+    rows = [row for row in hybrid(table, LEARNING) if row["statement"].startswith(("It trains", "Its speed-up"))]
+    assert [row["why"].partition(";")[0] for row in rows if row["verdict"] == UNKNOWN] == [
+        "one worker has the whole backbone", "disturbed", "disturbed",
+    ] and all(row["n"] > 0 for row in rows)  # fmt: skip
+
+
 def test_one_worker_with_the_whole_backbone_is_not_data_parallel():
     """Half of two workers is one worker, which exchanges no gradient of the backbone."""
     rows = list(hybrid(hybrids(net_2=0.5, net_4=0.5), LEARNING))
@@ -222,6 +241,7 @@ def test_accuracies_at_equal_bytes_are_compared_seed_by_seed():
 
 
 def test_a_run_that_ends_at_chance_has_not_tested_its_method():
+    assert not list(alternating(POINTS[POINTS["sparse_steps"] < 10**9]))  # there is nothing to compare with
     untrained = POINTS.assign(test_accuracy=POINTS["test_accuracy"].where(POINTS["sparse_steps"] != 3, 0.1))
     assert verdicts(alternating(untrained), "Dense steps") == [UNKNOWN]
 

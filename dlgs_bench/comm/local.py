@@ -17,6 +17,8 @@ from dlgs_bench.comm import Communicator, Pending, Start
 from dlgs_bench.comm.collectives import PeerExchange
 from dlgs_bench.comm.thread import CommThread
 
+CPU = torch.device("cpu")
+
 
 class _Meeting:
     """A slot for the tensor of each thread of a world, and a barrier for all threads."""
@@ -27,11 +29,11 @@ class _Meeting:
 
 
 class Local(Communicator):
-    """The communicator of one thread."""
+    """The communicator of one thread, for tensors on ``device``."""
 
-    def __init__(self, rank: int, meeting: _Meeting) -> None:
+    def __init__(self, rank: int, meeting: _Meeting, device: torch.device = CPU) -> None:
         self.rank, self.world_size = rank, len(meeting.slots)
-        self.device = torch.device("cpu")
+        self.device = device
         self._meeting = meeting
         self._calls = CommThread(self.device)
 
@@ -82,9 +84,9 @@ class Local(Communicator):
         self._calls.close()
 
 
-def single() -> Local:
-    """The communicator of one worker."""
-    return Local(0, _Meeting(1))
+def single(device: torch.device = CPU) -> Local:
+    """The communicator of one worker, for tensors on ``device``."""
+    return Local(0, _Meeting(1), device)
 
 
 def run_workers(world_size: int, work: Callable[[Communicator], object]) -> list:

@@ -33,7 +33,7 @@ class DeferredScalar:
             on_host = torch.empty(number.shape, dtype=number.dtype, device="cpu", pin_memory=True)
             self._number = on_host.copy_(number, non_blocking=True)
             self._copied = torch.cuda.Event()
-            self._copied.record()
+            self._copied.record(torch.cuda.current_stream(number.device))
 
     def read(self) -> int:
         if self._copied is not None:

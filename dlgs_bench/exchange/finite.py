@@ -59,7 +59,7 @@ class FiniteExchange(WorkerExchange):
             dist.all_reduce(self._flag, dist.ReduceOp.MAX, shards)
         if is_async(self._flag):
             for tensor in delivered:
-                tensor.masked_fill_(self._flag > 0, torch.nan)
+                tensor.masked_fill_(self._flag[0] > 0, torch.nan)  # a mask without dimensions fits every tensor
         elif self._flag > 0:
             for tensor in delivered:
                 tensor.fill_(torch.nan)

@@ -29,7 +29,7 @@ def own_communicator(group: dist.ProcessGroup, device: torch.device) -> TorchDis
     ranks = dist.get_process_group_ranks(group)
     if len(ranks) == dist.get_world_size():
         return TorchDist(device, dist.new_group(ranks, timeout=timeout, backend=backend))
-    return TorchDist(device, _subgroup(group, ranks, timeout, backend))
+    return TorchDist(device, _subgroup(group, device, ranks, timeout, backend))
 
 
 def _backend_of(group: dist.ProcessGroup) -> str:
@@ -51,14 +51,17 @@ def refuse_destroyed(comm: Communicator, name: str) -> None:
         )
 
 
-def _subgroup(group: dist.ProcessGroup, ranks: list[int], timeout: timedelta, backend: str) -> dist.ProcessGroup:
+def _subgroup(
+    group: dist.ProcessGroup, device: torch.device, ranks: list[int], timeout: timedelta, backend: str
+) -> dist.ProcessGroup:
     """Like ``dist.new_group(use_local_synchronization=True)``, but with a name that is never used again.
 
     That function names a group by its ranks and by how many groups the process is in. If a group was closed on one rank
     only, the ranks wait under different names; if it was closed on all, they find the old group's addresses.
     """
     name = [uuid4().hex]
-    dist.broadcast_object_list(name, group=group, group_src=0)
+    # NCCL would use the current GPU, which a script need not have chosen.
+    dist.broadcast_object_list(name, group=group, group_src=0, device=device if backend == "nccl" else None)
     store = c10d._world.pg_map[dist.group.WORLD][1]
     position = ranks.index(dist.get_rank())
     own, _ = c10d._new_process_group_helper(

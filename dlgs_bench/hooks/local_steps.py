@@ -260,5 +260,5 @@ def _communicator(device: torch.device, group: dist.ProcessGroup | None) -> Comm
                 f"group: {started} processes were started without a process group, so each would train alone; call "
                 "torch.distributed.init_process_group first"
             )
-        return single()
+        return single(device)
     return own_communicator(group or dist.group.WORLD, device)

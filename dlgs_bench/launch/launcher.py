@@ -24,12 +24,12 @@ from dlgs_bench.launch.disturbance import OtherWork, why_disturbed
 from dlgs_bench.launch.liveness import HEARTBEAT_INTERVAL_S, Heartbeat, Ranks
 from dlgs_bench.launch.lock import locked
 from dlgs_bench.launch.nodes import Refused
+from dlgs_bench.launch.processes import SAVE_GRACE_S
 from dlgs_bench.spec import LaunchSettings, RunSpec
 
 PROGRESS_INTERVAL_S = 10
 OBSERVED = ("iterations.csv", "layers.csv")  # tables whose rows differ between launches
 MIN_FREE_BYTES = 2**16  # with less space, the disk counts as full
-SAVE_GRACE_S = 30  # for an accuracy run that was asked to end: it ends its step, evaluates and saves
 MAX_RETRIES = 2  # of the disturbed launches of a run
 SHORT_S = 45  # a launch of at most this length is repeated once, even if the budget is spent
 WORKFLOW_GONE = "the workflow has ended"

@@ -16,6 +16,7 @@ from dlgs_bench.launch.gpus import VISIBLE
 from dlgs_bench.spec import LaunchSettings, RunSpec
 
 TERM_GRACE_S = 5  # the time that processes have to end after SIGTERM
+SAVE_GRACE_S = 30  # of an accuracy run that was asked to end: it ends its step, evaluates and saves
 
 
 def start(spec: RunSpec, settings: LaunchSettings, program: list[str], log: Path, gpus: list[str]) -> subprocess.Popen:

@@ -115,7 +115,8 @@ def _expect(path: Path, left_s: float) -> None:
     announced = _read(path) or {}
     if "expected_s" not in announced and announced.get("machine") == _machine():
         expected_s = round(time.monotonic() - announced["begun"] + left_s, 1)
-        write_atomically(path, json.dumps(announced | {"expected_s": expected_s}).encode())
+        with suppress(OSError):  # the message of which this is a part may say that the disk is full
+            write_atomically(path, json.dumps(announced | {"expected_s": expected_s}).encode())
 
 
 def _machine() -> str:

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dlgs_bench.launch.processes import TERM_GRACE_S
+from dlgs_bench.launch.processes import SAVE_GRACE_S, TERM_GRACE_S
 from dlgs_bench.testbed.namespaces import die_with_parent
 
 # Arguments of Popen for workers that are passed to ``wait``.
@@ -63,10 +63,10 @@ def run(commands: Sequence[Sequence[str]], what: str) -> int:
     """Run ``commands`` as ``wait`` does, each until this process ends at the latest. Return the status."""
     workers: list[subprocess.Popen] = []
 
-    def stop() -> None:
+    def stop(grace_s: float = TERM_GRACE_S) -> None:
         for worker in workers:
             worker.terminate()
-        end = time.monotonic() + TERM_GRACE_S
+        end = time.monotonic() + grace_s
         for worker in workers:
             with suppress(subprocess.TimeoutExpired):
                 worker.wait(max(0.0, end - time.monotonic()))
@@ -78,6 +78,9 @@ def run(commands: Sequence[Sequence[str]], what: str) -> int:
             bind_life = partial(die_with_parent, os.getpid())
             workers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=bind_life, **LINES))
         return wait(workers, what, stop)
+    except SystemExit:  # SIGTERM may have reached all processes, as at Slurm's time limit, and training then saves
+        stop(SAVE_GRACE_S)
+        raise
     finally:
         stop()
 

@@ -378,6 +378,7 @@ class Merging:
 
     def __init__(self, planners: pd.DataFrame) -> None:
         self._runs = [rows for _, rows in planners.groupby("run", sort=False)]
+        self._usual = usual_workers(planners)
         self.batches = batches_of(planners)
 
     def between(self, one: str, other: str, **bound: Any) -> list[Comparison]:
@@ -386,6 +387,8 @@ class Merging:
         for rows in self._runs:
             first = rows.iloc[0]
             metadata = {key: first[key] for key in ("model", "topology", "ratio")}
+            if first["workers"] != self._usual[first["topology"]]:
+                metadata["workers"] = int(first["workers"])
             if pd.notna(first["disturbed"]):
                 comparisons.append(Comparison(**metadata, why=DISTURBED))
                 continue

@@ -249,17 +249,20 @@ def server(tables: dict[str, pd.DataFrame], names: Names) -> str:
 
 
 def rates(tables: dict[str, pd.DataFrame], names: Names) -> str:
-    """The highest link rate at which DLGS gains, for each model."""
+    """The highest link rate at which DLGS gains, for each model, with plain selection where it was timed."""
     table = compressed(summarise(tables["rates_timing"]))
     table = table[(table["variant"] == "dlgs") & table["enough"]].sort_values("rate_mbit")
     words = []
     for model in names.models_in(table["model"]):
         rows = table[table["model"] == model]
+        plain = rows[rows["selection"] == "torch"]
+        rows = plain if len(plain) else rows
         significant = rows[rows["speedup_low"] > 1]
         if len(significant):
             last = significant.iloc[-1]
             speedup, settings = factor(last, names)
-            words.append(f"on {names.model(model)} up to {last['rate_mbit']:g} Mb/s: {speedup} ({settings})")
+            fastest = ", the fastest that was timed" if last["rate_mbit"] == rows["rate_mbit"].max() else ""
+            words.append(f"on {names.model(model)} up to {last['rate_mbit']:g} Mb/s{fastest}: {speedup} ({settings})")
         else:
             words.append(f"on {names.model(model)} at no rate from {captions.least_to_most(rows['rate_mbit'])} Mb/s")
     return f"{names.variant('dlgs')} gains over uncompressed {listed(words)}." if words else ""
@@ -276,6 +279,7 @@ def sends_little(tables: dict[str, pd.DataFrame], names: Names) -> str:
     words = []
     for (model, ratio), quotient in least.items():
         rows = last[(last["model"] == model) & (last["ratio"].isna() | (last["ratio"] == ratio))]
+        rows = rows[rows["precision"].isin(rows.loc[rows["variant"] == "dlgs", "precision"])]
         ends = rows.groupby("variant")["test_accuracy"].mean() * 100
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
         words.append(
@@ -297,13 +301,17 @@ def learnt(tables: dict[str, pd.DataFrame], names: Names) -> str:
         if captions.too_short(rows.iloc[0]):
             short.append(f"{name} {claims.epochs_text(rows)}")
             continue
-        ends = rows[rows["variant"].isin(["none", "dlgs"])].groupby(["variant", "ratio"], dropna=False)
-        ratios = rows["ratio"].nunique()
+        own = rows[rows["variant"].isin(["none", "dlgs"])]
+        every = own.groupby("seed")["variant"].transform("nunique")
+        own = own[every == own["variant"].nunique()]  # the seeds that both have
+        if own.empty:
+            continue
+        ends, ratios = own.groupby(["variant", "ratio"], dropna=False), rows["ratio"].nunique()
         pairs = [
             f"{names.variant(variant)} {accuracy:.1f} %" + (f" at ratio {ratio:g}" if ratio > 0 and ratios > 1 else "")
             for (variant, ratio), accuracy in (100 * ends["train_accuracy"].mean())[::-1].items()
         ]
-        words.append(f"{name} ended at a training accuracy of {listed(pairs)} (n = {rows['seed'].nunique()} seeds)")
+        words.append(f"{name} ended at a training accuracy of {listed(pairs)} (n = {own['seed'].nunique()} seeds)")
     sentences = [f"{listed(words)}."] if words else []
     if short:
         sentences.append(f"The accuracy runs are too short to rank methods: {listed(short)}.")

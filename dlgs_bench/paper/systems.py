@@ -32,6 +32,7 @@ BACKBONES = 2  # fewest backbone workers of data parallelism: a single worker su
 ALIKE = 0.01  # difference of training accuracies that are about equal
 CHANCE = 0.12  # test accuracy: a run on 10 classes with at most this accuracy has not learnt
 KEEPS = "Dense steps between sparse ones keep accuracy that sparsity loses (read as: at equal {equal})"
+DECAYS = "Its speed-up decays less as nodes are added"
 OLD = {"equal": "bytes", "lr": float("nan")}  # of tables of alternating steps without these columns
 END_TO_END = "DeepLight 4.6, LSTM 3.0, NCF 2.5, BERT 1.9, VGG19 1.6, ResNet152 1.2"
 
@@ -61,6 +62,11 @@ def untested(statement: str, published: str, why: str) -> dict:
 def estimate(row: dict, column: str) -> Estimate:
     """A column of a row with its interval."""
     return Estimate(*(row[f"{column}{end}"] for end in ("", "_low", "_high")))
+
+
+def either(*disturbed: object) -> str | None:
+    """What disturbed the first of several runs that was disturbed; other runs have None or NaN."""
+    return next((why for why in disturbed if isinstance(why, str)), None)
 
 
 def omnireduce(sums: pd.DataFrame, training: pd.DataFrame, layers: pd.DataFrame) -> Iterator[dict]:
@@ -138,7 +144,8 @@ def _shapes(streamed: pd.DataFrame) -> Iterator[dict]:
                 )
                 where = f"{metadata}: {most[column]} against {least[column]}"
                 gain = unpaired(estimate(most, "speedup"), estimate(least, "speedup"))
-                yield measured(statement, "", where, gain, min(least["repeats"], most["repeats"]))
+                n, disturbed = min(least["repeats"], most["repeats"]), either(least["disturbed"], most["disturbed"])
+                yield measured(statement, "", where, gain, n, disturbed)
 
 
 def _trained(training: pd.DataFrame) -> Iterator[dict]:
@@ -225,8 +232,8 @@ def _learning(table: pd.DataFrame) -> Iterator[dict]:
         yield row | {key: getattr(judged, key) for key in ("value", "low", "high", "n", "verdict")} | {"why": why}
 
 
-# (model, workers) -> (speed-up of hybrid parallelism against a ring, n, which is 0 for a disturbed run)
-Gains = dict[tuple[str, int], tuple[Estimate, int]]
+# (model, workers) -> (speed-up of hybrid parallelism against a ring, n, what disturbed one of the two runs)
+Gains = dict[tuple[str, int], tuple[Estimate, int, str | None]]
 
 
 def _ways(table: pd.DataFrame) -> Iterator[tuple[str, int, dict[str, dict]]]:
@@ -241,9 +248,8 @@ def _gains(table: pd.DataFrame) -> Gains:
     gains = {}
     for model, workers, ways in _ways(table):
         own, ring = ways["hybrid"], ways["ring"]
-        disturbed = isinstance(own["disturbed"], str) or isinstance(ring["disturbed"], str)
-        n = 0 if disturbed else min(own["repeats"], ring["repeats"])
-        gains[model, workers] = unpaired(estimate(ring, "iteration_s"), estimate(own, "iteration_s")), n
+        n, disturbed = min(own["repeats"], ring["repeats"]), either(own["disturbed"], ring["disturbed"])
+        gains[model, workers] = unpaired(estimate(ring, "iteration_s"), estimate(own, "iteration_s")), n, disturbed
     return gains
 
 
@@ -258,20 +264,21 @@ def _relief(table: pd.DataFrame) -> Iterator[dict]:
 
 
 def _faster(gains: Gains, parallel: set[int], predicted: dict[str, str]) -> Iterator[dict]:
-    for (model, workers), (gain, n) in gains.items():
+    for (model, workers), (gain, n, disturbed) in gains.items():
         where = f"{model}, {workers} workers, against a ring"
-        row = measured("It trains faster than data parallelism", "", where, gain, n)
+        row = measured("It trains faster than data parallelism", "", where, gain, n, disturbed)
         if workers not in parallel:
             row |= {"verdict": UNKNOWN, "why": "one worker has the whole backbone"}
         yield row | {"why": "; ".join(filter(None, (row["why"], predicted.get(model))))}
 
 
 def _larger(gains: Gains) -> Iterator[dict]:
-    for ((model, workers), (gain, n)), (ending, larger) in product(gains.items(), LARGER.items()):
+    for ((model, workers), (gain, n, disturbed)), (ending, larger) in product(gains.items(), LARGER.items()):
         if (many := gains.get((f"{model}{ending}", workers))) is not None:
             where = f"{workers} workers: gain of {model}{ending} divided by the gain of {model}"
             quotient = unpaired(many[0], gain)
-            yield measured(f"The gain is larger with {larger}", "", where, quotient, min(n, many[1]))
+            statement = f"The gain is larger with {larger}"
+            yield measured(statement, "", where, quotient, min(n, many[1]), either(disturbed, many[2]))
 
 
 def _decay(gains: Gains, parallel: set[int], predicted: dict[str, str]) -> Iterator[dict]:
@@ -286,9 +293,9 @@ def _decay(gains: Gains, parallel: set[int], predicted: dict[str, str]) -> Itera
         fewest, most = min(numbers), max(numbers)
         if fewest == most:
             continue
-        (small, n), (large, m) = gains[model, fewest], gains[model, most]
-        where = f"{model}: gain with {most} workers divided by the gain with {fewest}"
-        row = measured("Its speed-up decays less as nodes are added", "", where, unpaired(large, small), min(n, m))
+        (small, n, first), (large, m, second) = gains[model, fewest], gains[model, most]
+        where, statement = f"{model}: gain with {most} workers divided by the gain with {fewest}", DECAYS
+        row = measured(statement, "", where, unpaired(large, small), min(n, m), either(first, second))
         if fewest not in parallel:
             row |= {"verdict": UNKNOWN, "why": f"with {fewest} workers one has the whole backbone"}
         yield row | {"why": "; ".join(filter(None, (row["why"], predicted.get(model))))}
@@ -323,6 +330,8 @@ def alternating(points: pd.DataFrame) -> Iterator[dict]:
         by_seed = rows.pivot_table(index="seed", columns="sparse_steps", values="test_accuracy").dropna()
         epochs = rows.groupby("sparse_steps")["epoch"].first()
         never = max(by_seed)
+        if not never_dense(never):
+            continue
         for kind in (kind for kind in by_seed if kind and not never_dense(kind)):
             where = f"T = {kind} by never dense, {epochs[kind]:.2g} and {epochs[never]:.2g} epochs"
             quotient = mean_of_seeds(by_seed[kind] / by_seed[never])

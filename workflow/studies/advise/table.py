@@ -59,11 +59,28 @@ def predict(snakemake: Script) -> pd.DataFrame:
         table = advice.compared(pd.DataFrame(rows))
     except ValueError as error:
         refuse(str(error))
+    other = other_batches(snakemake.input.rates)
     table["outside"] = [
-        "; ".join(outside_checked(there, dense_s, slowdown))
-        for dense_s, slowdown in zip(table["dense_s"], table["slowdown"], strict=True)
+        "; ".join([*outside_checked(there, dense_s, slowdown), *other.get(model, [])])
+        for dense_s, slowdown, model in zip(table["dense_s"], table["slowdown"], table["model"], strict=True)
     ]
     return advice.ranked(table, np.where(table["outside"] == "", factor, factor**2))
+
+
+def other_batches(paths: list[str]) -> dict[str, list[str]]:
+    """model -> a warning, for models that are calibrated at another batch than the nodes'; ``paths``: rate files.
+
+    The slowdown then compares iterations of unlike batches, so it is not the speed of a node.
+    """
+    rates = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+    return {
+        rate["model"]: [
+            f"calibrated at batch {rate['batch']} for nodes with batch {rate['nodes_batch']}, whose selection and "
+            f"messages are therefore predicted {rate['nodes_batch'] / rate['batch']:.3g} times too slow or too fast"
+        ]
+        for rate in rates
+        if rate["batch"] != rate["nodes_batch"]
+    }
 
 
 def sentences(table: pd.DataFrame, names: Names) -> list[str]:

@@ -44,7 +44,8 @@ def main(snakemake: Script) -> None:
         first = rows.iloc[0]
         name = f"{names.model(first['model'])}, {names.variant(first['variant'])}{at_ratio(first['ratio'])}"
         rate = "" if pd.isna(first["rate_mbit"]) else f", {first['rate_mbit']:g} Mb/s"
-        axes.set_title(f"{name}, {TOPOLOGIES[first['topology']].title}{rate}, batch {first['batch']}", fontsize=8)
+        where = f"{TOPOLOGIES[first['topology']].title}{rate}, {first['workers']} workers"
+        axes.set_title(f"{name}, {where}, batch {first['batch']}", fontsize=8)
     for axes in panels[-2:]:
         axes.set_xlabel("iteration divided by the exact plan's")
     style.legend_of(figure, panels)
