@@ -186,6 +186,7 @@ def hybrid(spec: RunSpec, comm: Communicator, data: DataSet, device: torch.devic
     worker = worker_of(model, module.loss, layout, comm, training, spec.scheme.collective)
     worker.optimizer.lr = training.lr if training.train_steps else TIMED_LR
     del model
+    comm.barrier()  # workers that are threads of one process share the generators: all have built their model
     seed_all(training.seed * comm.world_size + comm.rank)  # from here on, random numbers differ between workers
     shard = Shard(training.batch, len(layout.backbone), comm.rank, training.seed)
     steps = training.train_steps or spec.measurement.repeats + 1
