@@ -6,7 +6,9 @@ It runs on one core, or on the GPU if there is one. Two workers exchange one buc
 as large as the model. Gradients are normally distributed, and half of the variance is common to both workers. The time
 is the work of worker 0: its computation, and to pack and add sparse messages. The work of an engine (dense sums and
 maxima) is not included. Times are measured after ``warm_start``. They are medians over rounds, divided by a copy of the
-gradient in the same round; the interval is the middle half. Bits are what worker 0 gives to the engine. The error,
+gradient in the same round; the interval is the middle half. Methods with several kinds of steps, such as the refresh of
+thresholds, are amortised over their cycle, in which each kind has its own median. Bits are what worker 0 gives to the
+engine, amortised in the same way. The error,
 vNMSE = E |aggregate - mean|^2 / E |mean|^2, is the error of a first exchange, before there is a residual. Methods with
 local steps make such an exchange once in many steps.
 """
@@ -32,6 +34,7 @@ from dlgs_bench.exchange.plugin import method_class
 from dlgs_bench.exchange.steps import sum_messages
 from dlgs_bench.exchange.wire import Indices
 from dlgs_bench.training.results import machine
+from dlgs_bench.training.timed import over_cycle, timed_steps
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SHAPES = [(512, 512), (3840, 3840)]  # 0.26 and 14.7 million entries
@@ -40,6 +43,8 @@ RATIO, WORKERS = 0.01, 2
 
 def _timed(call, *args) -> tuple:
     """The result, and the seconds of the call."""
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()  # earlier work does not count
     begun = time.perf_counter()
     result = call(*args)
     if DEVICE.type == "cuda":
@@ -131,17 +136,21 @@ def measure(shape: tuple[int, int], rounds: int) -> list[dict]:
         error = vnmse([Exchange(make, gradients, shape).step(1)], [sum(gradients)])
         exchange = Exchange(make, gradients, shape)
         exchange.warm_start()
-        timed = pd.DataFrame([_round(exchange, common, number) for number in range(1, rounds + 2)])[1:]  # one warms up
+        method = exchange.methods[0]
+        steps = timed_steps(method, rounds)
+        _round(exchange, common, 1)  # it warms up
+        timed = pd.DataFrame([_round(exchange, common, number) for number in steps])
         ratios = timed["own_s"] / timed["copy_s"]
+        own_s, sent_bytes = (over_cycle(method, steps, [*timed[column]]) for column in ("own_s", "sent_bytes"))
         rows.append(
             {
                 "entries": size,
                 "method": name,
-                "median_ms": 1e3 * timed["own_s"].median(),
-                "times_a_copy": timed["own_s"].median() / timed["copy_s"].median(),
+                "median_ms": 1e3 * own_s,
+                "times_a_copy": own_s / timed["copy_s"].median(),
                 "times_a_copy_low": ratios.quantile(0.25),
                 "times_a_copy_high": ratios.quantile(0.75),
-                "bits_per_entry": bits_per_entry(timed["sent_bytes"].mean(), size),
+                "bits_per_entry": bits_per_entry(sent_bytes, size),
                 "vnmse": error,
                 "rounds": rounds,
             }

@@ -142,6 +142,9 @@ def launch(program: str) -> None:
         if ONE_GPU and not engine.shares_gpus:
             print(f"{engine.name}: left out, since it needs a GPU for each of the two processes", file=sys.stderr)
             continue
+        if not engine.installed:
+            print(f"{engine.name}: left out, since it is not installed", file=sys.stderr)
+            continue
         command = engine.command(2, [sys.executable, program, *WORK, engine.name, *sys.argv[1:]])
         subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=True)
 

@@ -20,6 +20,7 @@ def main(path: str) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 64), nn.ReLU(), nn.Linear(64, 10))
     model = DistributedDataParallel(net)
+    torch.manual_seed(1 + dist.get_rank())  # each worker draws samples of its own
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with record(model, optimizer, path, steps=10, methods=["topk"]):  # without ``methods``, all are measured
         for _ in range(20):

@@ -28,6 +28,9 @@ MISTAKES = {
     "unknown key 'metods' .did you mean 'methods'": {"metods": 1},
     r"ratios.0: 1.5 is not valid; give a ratio k/d in \(0, 1\]": {"accuracy": {"ratios": [1.5]}},
     r"ratios.1: 0 is not valid; give a ratio k/d in \(0, 1\]": {"timing": {"ratios": [0.1, 0]}},
+    "studies.methods.baseline: 'csat' is not a variant or a file in methods/ .did you mean 'cast'": {
+        "studies": {"methods": {"baseline": "csat"}}
+    },
     "timing.ratios: .* equal to six digits; give ratios": {"timing": {"ratios": [0.1, 0.1000001]}},
     "unknown key .refrsh.*known: .*refresh_every": {"variants": {"dlgs": {"refrsh": 3}}},
     "refresh_every: 'x' is not valid; give a value of type int": {"variants": {"dlgs": {"refresh_every": "x"}}},

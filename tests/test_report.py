@@ -672,6 +672,10 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     assert gzip.decompress((reference.KEPT / "timing.csv.gz").read_bytes()) == (results / "timing.csv").read_bytes()
     assert not (reference.KEPT / "timing.csv").exists()
     assert (reference.KEPT / "calibration" / "rate.json").read_text() == "reference"
+    (results / "timing.csv").rename(results / "elsewhere")
+    with pytest.raises(SystemExit, match=r"^error: results/timing\.csv is missing; run snakemake"):
+        reference.keep()
+    assert (reference.KEPT / "answer.md").exists()  # the set is left as it was
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from zlib import crc32
 
 import yaml
 from snakemake import cli
+from snakemake.utils import update_config
 
 sys.path.insert(0, workflow.basedir)
 
@@ -75,7 +76,7 @@ for file in workflow.configfiles:
 
 for key, value in workflow.config_settings.config.items():
     try:
-        config[key] = typed(config[key])
+        update_config(config, {key: typed(value)})  # text of the files stays text
     except (yaml.YAMLError, ValueError, RecursionError):
         stop(f"--config {key}: {value!r} is not valid YAML; give it as in {key}=[0, 1]")
 

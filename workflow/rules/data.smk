@@ -20,6 +20,9 @@ checkpoint imagenet100:
     params:
         source=VALUES["data"]["imagenet"],
         target=subpath(output[0], parent=True),
+        code=fingerprint.fingerprints(
+            fingerprint.behind_script("dlgs_bench/data/fetch/imagenet100.py")
+        ),
     log:
         f"{RESULTS}/logs/imagenet100.log",
     threads: ALL_CORES

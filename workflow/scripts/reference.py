@@ -60,17 +60,26 @@ def made() -> list[Path]:
 
 
 def keep() -> None:
-    """Copy the results and the calibrations to the reference set, with checksums. Large tables are compressed."""
-    shutil.rmtree(KEPT, ignore_errors=True)
-    KEPT.mkdir(parents=True)
+    """Copy the results and the calibrations to the reference set, with checksums. Large tables are compressed.
+
+    It ends in one line, and leaves the reference set as it is, if there are no results of a whole workflow.
+    """
+    needed = [ROOT / "results" / name for name in ("provenance.json", "timing.csv", "answer.md", "findings.md")]
+    if missing := [str(path.relative_to(ROOT)) for path in needed if not path.exists()]:
+        sys.exit(f"error: {missing[0]} is missing; run snakemake --configfile config/quick.yaml config/reference.yaml")
+    new = KEPT.with_name("reference.new")
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
     for path in [*made(), ROOT / "results" / "provenance.json", *sorted((ROOT / "results" / "bench").glob("*.md"))]:
         if path.suffix == ".csv" and path.stat().st_size > MOST_BYTES:
-            (KEPT / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
+            (new / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
         else:
-            shutil.copy(path, KEPT)
+            shutil.copy(path, new)
     calibration = ROOT / "results" / "runs" / "reference" / "calibration"
     if calibration.exists():  # the answer's predicted rates follow from it
-        shutil.copytree(calibration, KEPT / "calibration")
+        shutil.copytree(calibration, new / "calibration")
+    shutil.rmtree(KEPT, ignore_errors=True)
+    new.rename(KEPT)
     result_set.write_record(KEPT, {})
 
 
