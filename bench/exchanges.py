@@ -8,9 +8,8 @@ is the work of worker 0: its computation, and to pack and add sparse messages. T
 maxima) is not included. Times are measured after ``warm_start``. They are medians over rounds, divided by a copy of the
 gradient in the same round; the interval is the middle half. Methods with several kinds of steps, such as the refresh of
 thresholds, are amortised over their cycle, in which each kind has its own median. Bits are what worker 0 gives to the
-engine, amortised in the same way. The error,
-vNMSE = E |aggregate - mean|^2 / E |mean|^2, is the error of a first exchange, before there is a residual. Methods with
-local steps make such an exchange once in many steps.
+engine, amortised in the same way. The error, vNMSE = E |aggregate - mean|^2 / E |mean|^2, is the error of a first
+exchange, before there is a residual. Methods with local steps make such an exchange once in many steps.
 """
 
 import sys

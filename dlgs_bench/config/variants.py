@@ -64,13 +64,20 @@ def changed_options(options: dict[str, Any], fields: dict[str, dict]) -> dict[st
     return {key: value for key, value in options.items() if value != fields.get(key, {}).get("default")}
 
 
+def unknown(name: str, given: dict) -> str | None:
+    """That there is no variant ``name``, in words; None if there is one. ``given``: of the configuration."""
+    known = sorted({*plugins.names("methods"), *given})
+    if name in known:
+        return None
+    return f"{name!r} is not a variant or a file in methods/{meant(name, known)}; {listed(known)}"
+
+
 def problem(values: dict) -> str | None:
     """What is wrong with ``methods`` or ``variants``, in one line."""
     methods, given = plugins.names("methods"), values["variants"]
-    known = sorted({*methods, *given})
     for name in [] if values["methods"] == "all" else values["methods"]:
-        if name not in known:
-            return f"methods: {name!r} is not a variant or a file in methods/{meant(name, known)}; {listed(known)}"
+        if wrong := unknown(name, given):
+            return f"methods: {wrong}"
     for name, settings in given.items():
         method = settings.get("method", name)
         if method not in methods:

@@ -33,10 +33,9 @@ def load_rank_state(hook: Hook, folder: str | Path, redistribute: bool = False) 
         except Exception as error:  # of zip, of pickle or of the disk
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{file}: the file cannot be read: {reason}; resume from another checkpoint") from None
-    if redistribute:  # more workers may have saved into this folder before
-        workers = [one[0]["workers"] if isinstance(one, tuple) else None for one in state.values()]
-        pairs = zip(state.items(), workers, strict=True)
-        state = {rank: one for (rank, one), number in pairs if number == workers[0]}
+    if redistribute and all(isinstance(one, tuple) for one in state.values()):
+        workers = next(iter(state.values()))[0]["workers"]  # more workers may have saved into this folder before
+        state = {rank: one for rank, one in state.items() if one[0]["workers"] == workers}
     hook.load_state_dict(state, redistribute)
 
 

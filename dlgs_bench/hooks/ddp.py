@@ -18,6 +18,7 @@ from dlgs_bench.buckets import fill, filled_by
 from dlgs_bench.exchange import Method
 from dlgs_bench.hooks.groups import own_communicator
 from dlgs_bench.hooks.hook import Hook, is_not_zero, plain_context, refuse_sparse, weakly
+from dlgs_bench.hooks.optimizers import has_closure
 from dlgs_bench.hooks.wrappers import before_forward, exchanged_by, refuse_inner, refuse_outer
 
 FOREIGN = -1  # in place of a layer: a parameter in DDP's buckets that was frozen when the hook was made
@@ -95,7 +96,7 @@ class DDPHook(Hook):
         position = {layer: n for n, layer in enumerate(layers) if layer != FOREIGN}
         for n in position.values():
             if not (frozen := parameters[n]).requires_grad:  # DDP writes what is left in its gradient
-                if frozen.grad is not None and frozen.grad.untyped_storage()._cdata == buffer.untyped_storage()._cdata:
+                if frozen.grad is not None and _same_memory(frozen.grad, buffer):
                     self._frozen[frozen] = frozen.grad.clone()
                 buffer[starts[n] : starts[n + 1]].zero_()
         copies: list[tuple[Tensor, Tensor]] = []
@@ -135,8 +136,8 @@ class DDPHook(Hook):
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         super()._check_step(optimizer, positional, named)
-        closure = len(positional) > 1 or named.get("closure") is not None  # the first argument is the optimizer
-        if not (self._begun or self._called or closure) and any(is_not_zero(p.grad) for p in self._layers):
+        called = self._begun or self._called or has_closure(positional, named)
+        if not called and any(is_not_zero(p.grad) for p in self._layers):
             raise ValueError(
                 f"model: the first gradients come from passes outside the model of the hook, so {self.name} has not "
                 "exchanged them; call the DistributedDataParallel that the hook was given"
@@ -269,6 +270,10 @@ def _checked(model: nn.Module) -> DistributedDataParallel:
             "notice; freeze and unfreeze layers before wrapping the model"
         )
     return model
+
+
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    return one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
 class _Registered:

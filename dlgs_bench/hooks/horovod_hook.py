@@ -13,7 +13,7 @@ from dlgs_bench.comm.horovod_engine import Horovod
 from dlgs_bench.exchange import Method
 from dlgs_bench.exchange.finite import FiniteExchange
 from dlgs_bench.hooks.hook import ParameterHook, plain_context, refuse_second_hook, refuse_sparse
-from dlgs_bench.hooks.optimizers import listed_optimizers
+from dlgs_bench.hooks.optimizers import has_closure, listed_optimizers
 from dlgs_bench.hooks.wrappers import refuse_inner
 
 
@@ -127,7 +127,7 @@ class HorovodHook(ParameterHook):
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         _refuse_horovods(optimizer)
-        if len(positional) > 1 or named.get("closure") is not None:  # the first positional argument is the optimizer
+        if has_closure(positional, named):
             kind = type(optimizer).__qualname__
             raise ValueError(
                 f"{kind}.step was given a closure, whose losses differ between workers; call backward before the step"

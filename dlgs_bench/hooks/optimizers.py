@@ -68,6 +68,11 @@ def coupled_decays(optimizer: Optimizer) -> Iterator[tuple[dict, float]]:
             )
 
 
+def has_closure(positional: tuple, named: dict) -> bool:
+    """Whether the arguments of a step, as torch gives them to hooks of optimizers, contain a closure."""
+    return len(positional) > 1 or named.get("closure") is not None  # the first argument is the optimizer
+
+
 class JoinedDecay:
     """The weight decay of a model's optimizers, which the hook adds to the gradient. It is off while they step.
 
@@ -104,14 +109,13 @@ class JoinedDecay:
     def _before_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         self.restore()  # after a step that raised
         joined = self._joined()
-        closure = len(positional) > 1 or named.get("closure") is not None  # the first argument is the optimizer
         for group, decay in coupled_decays(optimizer):
             self._off.append((group, group["weight_decay"]))
             group["weight_decay"] = 0.0
             for p in group["params"]:
                 if id(p) in joined:
                     continue
-                if closure:
+                if has_closure(positional, named):
                     raise ValueError(
                         f"{type(optimizer).__qualname__}.step was given a closure, and decays a parameter of shape "
                         f"{tuple(p.shape)} that the hook does not exchange; give this parameter another optimizer"

@@ -32,7 +32,6 @@ BACKBONES = 2  # fewest backbone workers of data parallelism: a single worker su
 ALIKE = 0.01  # difference of training accuracies that are about equal
 CHANCE = 0.12  # test accuracy: a run on 10 classes with at most this accuracy has not learnt
 KEEPS = "Dense steps between sparse ones keep accuracy that sparsity loses (read as: at equal {equal})"
-DECAYS = "Its speed-up decays less as nodes are added"
 OLD = {"equal": "bytes", "lr": float("nan")}  # of tables of alternating steps without these columns
 END_TO_END = "DeepLight 4.6, LSTM 3.0, NCF 2.5, BERT 1.9, VGG19 1.6, ResNet152 1.2"
 
@@ -294,8 +293,9 @@ def _decay(gains: Gains, parallel: set[int], predicted: dict[str, str]) -> Itera
         if fewest == most:
             continue
         (small, n, first), (large, m, second) = gains[model, fewest], gains[model, most]
-        where, statement = f"{model}: gain with {most} workers divided by the gain with {fewest}", DECAYS
-        row = measured(statement, "", where, unpaired(large, small), min(n, m), either(first, second))
+        where = f"{model}: gain with {most} workers divided by the gain with {fewest}"
+        statement, quotient = "Its speed-up decays less as nodes are added", unpaired(large, small)
+        row = measured(statement, "", where, quotient, min(n, m), either(first, second))
         if fewest not in parallel:
             row |= {"verdict": UNKNOWN, "why": f"with {fewest} workers one has the whole backbone"}
         yield row | {"why": "; ".join(filter(None, (row["why"], predicted.get(model))))}

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from dlgs_bench import plugins
 from dlgs_bench.config import grid, variants
-from dlgs_bench.errors import ConfigError, listed, meant, wrong_options
+from dlgs_bench.errors import ConfigError, wrong_options
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.topology import ALL_GATHER
 
@@ -15,16 +15,13 @@ def asked(values: dict) -> dict:
     """The configuration with the study's variants, uncompressed and the baseline first."""
     study = values["studies"]["methods"]
     given = study["variants"] | values["variants"]
-    known, baseline, wanted = sorted({*plugins.names("methods"), *given}), study["baseline"], study["methods"]
-    if baseline not in known:
-        raise ConfigError(
-            f"studies.methods.baseline: {baseline!r} is not a variant or a file in methods/{meant(baseline, known)}; "
-            f"{listed(known)}"
-        )
+    wanted = study["methods"]
+    if wrong := variants.unknown(study["baseline"], given):
+        raise ConfigError(f"studies.methods.baseline: {wrong}")
     if wanted == "all":
         wanted = _every_method(values, given)
         wanted += [name for name in given if name not in plugins.names("methods")]
-    with_variants = values | {"variants": given, "methods": list(dict.fromkeys(["none", baseline, *wanted]))}
+    with_variants = values | {"variants": given, "methods": list(dict.fromkeys(["none", study["baseline"], *wanted]))}
     wrong = variants.problem(with_variants)
     if wrong:
         raise ConfigError(f"studies.methods.{wrong}")

@@ -43,9 +43,9 @@ def main(snakemake: Script) -> None:
         draw(axes, rows)
         first = rows.iloc[0]
         name = f"{names.model(first['model'])}, {names.variant(first['variant'])}{at_ratio(first['ratio'])}"
-        rate = "" if pd.isna(first["rate_mbit"]) else f", {first['rate_mbit']:g} Mb/s"
-        where = f"{TOPOLOGIES[first['topology']].title}{rate}, {first['workers']} workers"
-        axes.set_title(f"{name}, {where}, batch {first['batch']}", fontsize=8)
+        rate = "" if pd.isna(first["rate_mbit"]) else f"{first['rate_mbit']:g} Mb/s, "
+        setting = f"{rate}{first['workers']} workers, batch {first['batch']}"
+        axes.set_title(f"{name}, {TOPOLOGIES[first['topology']].title}\n{setting}", fontsize=8)
     for axes in panels[-2:]:
         axes.set_xlabel("iteration divided by the exact plan's")
     style.legend_of(figure, panels)
