@@ -1,4 +1,4 @@
-# Every target sets up what it lacks first. Nothing outside this folder is changed.
+# Every target sets up what it lacks first. Outside this folder, only the caches of uv and pip are changed.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 UV_VERSION := 0.13.8

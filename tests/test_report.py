@@ -413,6 +413,19 @@ def test_a_breakdown_has_a_bar_for_each_run_and_marks_a_disturbed_one_as_the_tab
     assert "DLGS, s = 32, ratio 0.1" in text
 
 
+def test_one_block_is_drawn_and_described_without_an_interval(report):
+    timing, one, model = pd.read_csv(report.tidy["timing"]), report.folder / "one-block.csv", report.runs.models[-1]
+    assert timing["block"].nunique() > 1
+    texts, whiskers = [], []
+    for kept in (timing, timing[timing["block"] == timing["block"].min()]):
+        kept.to_csv(one, index=False)
+        texts.append(report.figure("scripts/breakdown.py", "one-block", Items(tidy=one), model=model))
+        whiskers.append((report.folder / "one-block.svg").read_text().count("LineCollection"))
+    several, single = texts
+    assert "none, since one block" in single and "n = 1 block," in single and "none, since one block" not in several
+    assert whiskers[0] > 0 and whiskers[1] == 0
+
+
 @pytest.mark.slow
 def test_prediction_finds_the_calibration_of_every_run(report):
     inputs = {"timing": report.runs.every("timing", "groups.csv"), "layers": report.runs.every("layers", "layers.csv")}

@@ -118,14 +118,21 @@ def seeds(points: pd.DataFrame) -> str:
 
 def counted(table: pd.DataFrame) -> str:
     """The number of blocks and launches in a summary of timing runs, such as "n = 3 to 40 blocks in 2 launches"."""
-    blocks, launches = least_to_most(table["blocks"]), table["launches"].max()
-    return f"n = {blocks} blocks" + (f" in {launches} launches" if launches > 1 else "")
+    launches = table["launches"].max()
+    return blocks(table) + (f" in {launches} launches" if launches > 1 else "")
+
+
+def blocks(table: pd.DataFrame) -> str:
+    """The number of blocks, such as "n = 1 block"."""
+    return f"n = {least_to_most(table['blocks'])} {'blocks' if table['blocks'].max() > 1 else 'block'}"
 
 
 def repeat(table: pd.DataFrame, pooled: str = "the runs of a model and topology") -> str:
     """The meaning and the source of the intervals in a summary of timing runs. ``pooled``: which runs are pooled."""
     if table["launches"].max() > 1:
         return f"{REPEAT}, from how much launches differ, pooled over {pooled} (Student's t)"
+    if table["blocks"].max() == 1:
+        return "none, since one block has no spread"
     return f"{REPEAT}, from the blocks of one run (Student's t)"
 
 
@@ -135,8 +142,8 @@ def over_rates(table: pd.DataFrame, others: str = "", modelled: bool = True) -> 
     ``others``: about processes that are not workers. ``modelled``: whether there are lines of the time model.
     """
     lines = "; lines: the time model" if modelled else ""
-    n = least_to_most(table["blocks"])
-    return f"{setting(table)}{others}; points: measured, n = {n} blocks each, whiskers: {repeat(table)}{lines}"
+    measured = f"points: measured, {blocks(table)} each, whiskers: {repeat(table)}"
+    return f"{setting(table)}{others}; {measured}{lines}"
 
 
 def least_to_most(numbers: pd.Series, digits: int = 0) -> str:

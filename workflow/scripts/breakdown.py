@@ -39,8 +39,9 @@ def stack(axes: Axes, y: int, row: pd.Series) -> None:
                   label=part if y == 0 else None)  # fmt: skip
         left += width
     low, high = row["iteration_s_low"] * 1e3, row["iteration_s_high"] * 1e3
-    interval = [[max(0, left - low)], [max(0, high - left)]]
-    axes.errorbar(left, y + BAR / 2 + 0.1, xerr=interval, color="black", capsize=2, lw=0.8)
+    if pd.notna(low):  # one block has no spread
+        interval = [[max(0, left - low)], [max(0, high - left)]]
+        axes.errorbar(left, y + BAR / 2 + 0.1, xerr=interval, color="black", capsize=2, lw=0.8)
     dense = row["dense_s"] * 1e3
     if row["variant"] != "none":
         dotted = {"color": "black", "linestyle": ":", "linewidth": 1.5, "label": "uncompressed in the same run"}

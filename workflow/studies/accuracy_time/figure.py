@@ -48,10 +48,8 @@ def main(snakemake: Script) -> None:
         draw(axes, rows[rows["gbit"] == gbit], names)
     style.legend_of(figure, panels)
     timing = timing[timing["model"].isin(lines["model"])]
-    note = (
-        f"Curves: {captions.setting(points)}; {accuracy_time.seeds(points)}. Iterations: {captions.setting(timing)}; "
-    )
-    note += f"n = {captions.least_to_most(lines['blocks'])} blocks"
+    note = f"Curves: {captions.setting(points)}; {accuracy_time.seeds(points)}. "
+    note += f"Iterations: {captions.setting(timing)}; {captions.blocks(lines)}"
     style.save(figure, note, snakemake)
 
 

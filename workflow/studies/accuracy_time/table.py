@@ -60,7 +60,7 @@ def main(snakemake: Script) -> None:
     caption = (
         f"{captions.of_script(snakemake)} Trained: {captions.setting(points)}; {accuracy_time.seeds(points)}. Timed: "
     )
-    caption += f"{captions.setting(timing)}; n = {captions.least_to_most(table['blocks'])} blocks. Error of such "
+    caption += f"{captions.setting(timing)}; {captions.blocks(table)}. Error of such "
     caption += "predictions, from the fastest links of the kept study of link rates to its slower ones: "
     caption += f"{captions.off(errors, 'error')}, n = {len(errors)}."
     tables.save_table(table, shown(table, names), caption, snakemake.output)

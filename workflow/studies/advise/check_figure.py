@@ -43,8 +43,7 @@ def main(snakemake: Script) -> None:
     axes.legend(frameon=False, fontsize=8)
     style.open_frame(axes)
     models = ", ".join(names.model(model) for model in names.models_in(table["model"]))
-    blocks = captions.least_to_most(table["blocks"])
-    note = f"{models}; {captions.setting(table)}; {len(table)} cases, n = {blocks} blocks each; "
+    note = f"{models}; {captions.setting(table)}; {len(table)} cases, {captions.blocks(table)} each; "
     note += f"whiskers: {captions.repeat(table)}"
     style.save(figure, note, snakemake)
 

@@ -150,9 +150,8 @@ def main(snakemake: Script) -> None:
         for row in table.to_dict("records")
     )
     first, every = names.model(points["model"].iloc[0]), pd.concat([timing, rates])
-    blocks = captions.least_to_most(summarise(every)["blocks"])
     caption = f"{captions.of_script(snakemake)} Trained: {first}, {captions.setting(points)}; {captions.seeds(points)}."
-    caption += f" Timed: {captions.setting(every)}; n = {blocks} blocks."
+    caption += f" Timed: {captions.setting(every)}; {captions.blocks(summarise(every))}."
     tables.save_table(table, cells, caption, snakemake.output)
 
 

@@ -61,8 +61,8 @@ def main(snakemake: Script) -> None:
         what = "uncompressed" if pd.isna(ratio) else f"{ratio:g} of the blocks"
         axes.set_title(f"{names.model(model)}, {what}", fontsize=9)
     style.legend_of(figure, panels)
-    n = captions.least_to_most(table["blocks"])
-    style.save(figure, f"{captions.setting(table)}; medians of n = {n} blocks; {captions.WHISKERS}", snakemake)
+    note = f"{captions.setting(table)}; medians of {captions.blocks(table)}; {captions.WHISKERS}"
+    style.save(figure, note, snakemake)
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def main(snakemake: Script) -> None:
         axes.set_xlabel("iteration divided by the exact plan's")
     style.legend_of(figure, panels)
     note = f"{captions.setting(table)}; in brackets: groups; measured: median of "
-    note += f"n = {captions.least_to_most(table['blocks'])} blocks, amortised over the phases of a cycle, "
+    note += f"{captions.blocks(table)}, amortised over the phases of a cycle, "
     note += f"whiskers: {captions.repeat(table, 'the plans of a run')}"
     style.save(figure, note, snakemake)
 
