@@ -211,6 +211,24 @@ def test_densities_are_drawn_of_every_sparsifier_with_or_without_timed_runs():
     assert timed and all("dlgs" in {m.variant for m in spec.members.values()} for spec in timed)
 
 
+def test_studies_train_no_model_that_the_configuration_only_times():
+    values, study = read("quick"), {"refresh": {"intervals": [1, 8]}, "sparse_dense": {"steps": 4}}
+    values |= {"studies": values.get("studies", {}) | study, "network": "host"}
+    assert [values["models"][name].get("train_epochs") for name in ("vgg16", "resnet50")] == [0, 0]
+    values["models"] = {name: values["models"][name] for name in ("vgg16", "resnet20", "resnet50")}
+    studies = config.load(values, "c").studies
+    of_study = [
+        spec for name, runs in studies.items() if name not in ("methods", "published") for spec in runs.values()
+    ]
+    trained = [spec.training for spec in of_study if spec.kind == "accuracy"]
+    assert {training.model for training in trained} == {"resnet20"} and all(t.learning_rate(0.0) > 0 for t in trained)
+    assert studies["refresh"] and studies["sparse_dense"]
+    assert {spec.training.model for spec in studies["densities"].values() if spec.kind == "timing"} == {"resnet20"}
+    del values["models"]["resnet20"]
+    with pytest.raises(ConfigError, match="nothing is trained"):
+        config.load(values, "c")
+
+
 def test_without_a_testbed_no_rates_are_swept():
     studies = config.load(read("paper"), "paper").studies
     assert not studies["rates"] and not studies["servers"]

@@ -24,6 +24,7 @@ from dlgs_bench.report.load_runs import ABOUT, read
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import summarise
 from dlgs_bench.spec import RunSpec, Scheme, Training
+from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.plans import planned
 
 pytestmark = pytest.mark.unit
@@ -551,6 +552,20 @@ def test_the_map_and_the_rates_show_every_model(report):
     text = report.figure("studies/rates/figure.py", "rates-figure", inputs)
     assert all(variant in text for variant, *_ in VARIANTS.values()) and style.BOUND["label"] in text
     assert text.count("time model") == 2  # in the legend and in the small print
+
+
+@pytest.mark.parametrize(("ratio", "drawn"), [(0.1, False), (0.01, True), (math.nan, False)])
+def test_a_line_over_rates_is_of_the_ratio_and_the_latency_of_its_points(ratio, drawn):
+    asked, (figure, axes) = [], plt.subplots()
+    rows = {"ratio": ratio, "latency_ms": 4.0, "iteration_s": 1.0, "iteration_s_low": 0.9, "iteration_s_high": 1.1}
+    network = Network(workers=2, rate_mbit=100.0, latency_ms=9.0)
+    predict = SimpleNamespace(
+        spec=SimpleNamespace(ratio=0.01), here=network, iteration_s=lambda n: asked.append(n) or 1
+    )
+    draw = runpy.run_path(str(ROOT / "workflow" / "studies" / "rates" / "figure.py"))["draw"]
+    draw(axes, {"color": "black"}, pd.DataFrame([rows | {"rate_mbit": 100.0}]), predict, [100.0, 500.0])
+    plt.close(figure)
+    assert {(n.workers, n.latency_ms) for n in asked} == ({(2, 4.0)} if drawn else set())
 
 
 def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):

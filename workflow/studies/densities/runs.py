@@ -15,10 +15,11 @@ def runs(values: dict) -> dict[str, RunSpec]:
         for name, spec in grid.accuracy(values).items()
         if spec.variant in sparse and spec.training.seed == seed
     }
-    own = {(spec.variant, spec.ratio) for spec in trained.values() if spec.variant in drift}
+    own = {(spec.training.model, spec.variant, spec.ratio) for spec in trained.values() if spec.variant in drift}
     timed = {
         name: spec
         for name, spec in grid.timing(values).items()
-        if not spec.topology.servers and own & {(member.variant, member.ratio) for member in spec.members.values()}
+        if not spec.topology.servers
+        and own & {(spec.training.model, member.variant, member.ratio) for member in spec.members.values()}
     }
     return trained | timed

@@ -5,7 +5,9 @@ if named("timing") and VALUES["network"] == "testbed" and not grid.streams(VALUE
 
 use rule artefact as map_figure with:
     input:
-        calibration=calibrated("run.json", [layers_of, exchanges_of], ["selections"]),
+        calibration=calibrated(
+            "run.json", [layers_of, exchanges_of], ["selections"], among=usual
+        ),
         prediction=f"{RESULTS}/prediction.csv",
     output:
         **figure_files("map", "Map of methods"),

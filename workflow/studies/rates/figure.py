@@ -23,11 +23,11 @@ from dlgs_bench.timemodel.predict import SELECTIONS, Calibrations, Projection
 def draw(axes: Axes, look: dict, rows: pd.DataFrame, predict: Projection | None, ticks: list[float]) -> None:
     """Draw one variant: its runs as points, and the time model as a line over all rates."""
     style.measured(axes, look, rows["rate_mbit"], rows, "iteration_s", 1e3)
-    if predict:
-        rates = style.between(ticks)
-        style.predicted(
-            axes, look, rates, [predict.iteration_s(replace(predict.here, rate_mbit=rate)) * 1e3 for rate in rates]
-        )
+    # A calibration at another ratio says nothing about these runs.
+    if predict and predict.spec.ratio in (None, rows["ratio"].iloc[0]):
+        rates, network = style.between(ticks), replace(predict.here, latency_ms=rows["latency_ms"].fillna(0).iloc[0])
+        seconds = [predict.iteration_s(replace(network, rate_mbit=rate)) for rate in rates]
+        style.predicted(axes, look, rates, [1e3 * s for s in seconds])
         # All variants are calibrated at one rate; the legend shows the line once.
         axes.axvline(predict.here.rate_mbit, color="0.6", linestyle=":", linewidth=0.8, label="rate of the calibration")
 
@@ -45,24 +45,23 @@ def finish(axes: Axes, ticks: list[float], bound_s: float) -> None:
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input[0])
-    ratio = table["ratio"].dropna().min()
     calibrations = Calibrations(Path(run).parent for run in snakemake.input.calibration)
     ticks = sorted(table["rate_mbit"].unique())
     kinds = [kind for kind in SELECTIONS if (table["selection"] == kind).any()] or SELECTIONS[:1]
     panes = list(product(names.models_in(table["model"]), kinds))
     figure, panels = style.panels(len(panes), 4.4, 3.5, most=2)
     for axes, (model, kind) in zip(panels, panes, strict=True):
-        projections = calibrations.projections(ratio, selection=kind)
         here = table[(table["model"] == model) & (table["selection"].isna() | (table["selection"] == kind))]
         for variant in names.variants_in(here["variant"]):
-            look = style.of_variant(variant, names)
-            draw(axes, look, here[here["variant"] == variant], projections.get((model, variant)), ticks)
-        if projections:
+            rows = here[here["variant"] == variant]
+            projections = calibrations.projections(rows["ratio"].iloc[0], selection=kind)
+            draw(axes, style.of_variant(variant, names), rows, projections.get((model, variant)), ticks)
+        if snakemake.input.calibration:
             axes.plot([], [], **style.MODEL)
         finish(axes, ticks, here["bound_s"].min())
-        axes.set_title(
-            f"{names.model(model)}, {data_title(here.iloc[0])}{at_ratio(ratio)}, selection {kind}", fontsize=8
-        )
+        ratios = here["ratio"].dropna().unique()
+        one_ratio = at_ratio(ratios[0]) if len(ratios) == 1 else ""
+        axes.set_title(f"{names.model(model)}, {data_title(here.iloc[0])}{one_ratio}, selection {kind}", fontsize=8)
     style.legend_of(figure, panels)
     style.save(figure, captions.over_rates(table, modelled=bool(snakemake.input.calibration)), snakemake)
 

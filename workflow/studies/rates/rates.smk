@@ -28,7 +28,9 @@ use rule artefact as rates_table with:
 use rule artefact as rates_figure with:
     input:
         table=f"{RESULTS}/rates.csv",
-        calibration=calibrated("run.json", [layers_of, exchanges_of], ["selections"]),
+        calibration=calibrated(
+            "run.json", [layers_of, exchanges_of], ["selections"], among=usual
+        ),
     output:
         **figure_files("rates", "Link rates"),
     params:

@@ -1,4 +1,4 @@
-"""Accuracy runs of alternating sparse and dense steps; none without the method.
+"""Accuracy runs of alternating sparse and dense steps, of the first model that is trained; none without the method.
 
 One run of each T sends as many bytes as the runs of the other T. If ``steps`` is not 0, another run of each T makes
 ``steps`` steps. Each is made with each of ``lrs``, since a dense step applies the residual of T steps at once.
@@ -19,9 +19,10 @@ ENTRY_BYTES, PAIR_BYTES, COUNT_BYTES = 4, 8, 8  # a dense entry; a value and its
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    if METHOD not in plugins.usable("methods"):
+    trained = grid.trained_models(values)
+    if METHOD not in plugins.usable("methods") or not trained:
         return {}
-    study, model, specs = values["studies"]["sparse_dense"], next(iter(values["models"])), {}
+    study, model, specs = values["studies"]["sparse_dense"], trained[0], {}
     layers = plugins.describe("models", model)["layers"]
     for sparse_steps in [*study["sparse_steps"], NEVER]:
         lengths = {"": affordable(layers, study["ratio"], sparse_steps, study["dense_steps"])}
