@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import examples
 
+from dlgs_bench import plugins
 from dlgs_bench.paper import claims
 from dlgs_bench.paper.claims import (
     FAILS,
@@ -349,7 +350,8 @@ def test_one_line_sums_up_the_verdicts_of_a_statement():
 
 def planners(ratio=0.1, **seconds) -> pd.DataFrame:
     """The tidy table of a run of planners: seconds of an iteration under each plan."""
-    metadata = {"run": "r", "model": "vgg16", "topology": "allgather", "ratio": ratio, "batch": 32, "workers": 2}
+    metadata = {"run": "r", "model": "vgg16", "variant": "dlgs", "topology": "allgather", "ratio": ratio, "batch": 32}
+    metadata["workers"] = 2
     return pd.DataFrame(
         metadata
         | {
@@ -405,6 +407,16 @@ def test_a_plan_that_was_timed_with_more_workers_than_usual_is_said_to_be():
         assert [row["workers"] for row in rows] == [0, 3]
 
 
+def test_statements_about_plans_are_about_dlgs_and_not_about_other_variants_of_it():
+    own, other = planners(layer=2.0, paper=1.0, exact=1.0), planners(layer=1.0, paper=2.0, exact=1.0)
+    both = pd.concat([own, other.assign(variant="mine", run="s")])
+    expected = compare_statements(claims.MERGED, Merging(own))
+    assert compare_statements(claims.MERGED, Merging(both)) == expected and len(expected) == 2
+    assert {row["verdict"] for row in compare_statements(claims.MERGED, Merging(both[both["variant"] == "mine"]))} == {
+        UNKNOWN
+    }
+
+
 def launched(method: str, seconds: float, factors=(1.0, 1.2, 0.9)) -> pd.DataFrame:
     """A run of three launches, of which each is slower by a factor."""
     launches = [timing_run(method, seconds).assign(launch=number) for number in range(len(factors))]
@@ -431,6 +443,9 @@ def test_vgg16_is_merged_more_only_if_its_plan_has_fewer_buckets_per_layer(bucke
     other = timing_run("dlgs", 1.0, model="resnet20").assign(num_buckets=30)
     both = pd.concat([timing().assign(num_buckets=buckets), other])
     assert verdicts(words, both) == {verdict} and verdicts(words) == {UNKNOWN}
+    sizes = {name: len(plugins.describe("models", name)["layers"]) for name in ("vgg16", "resnet20")}
+    per_layer = both.assign(num_buckets=both["model"].map(sizes))
+    assert verdicts(words, per_layer) == {UNKNOWN}  # a planner that merges nothing
 
 
 def test_overlap_and_compression_are_read_off_what_is_waited_for_and_sent():

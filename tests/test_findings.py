@@ -132,6 +132,9 @@ def test_what_uncompressed_waits_for_is_the_number_of_the_claim():
 def test_the_papers_order_is_counted():
     assert any("Of the 3 pairs" in s and "3 agree" in s and "0 contradict" in s for s in said(cell()))
     assert any("2 agree" in s and "1 contradict" in s for s in said(cell(lags=0.5)))
+    # A pair counts only if both of its methods were timed.
+    two = cell()[cell()["variant"].isin(["none", "topk"])]
+    assert any("Of the 1 pairs" in s and "1 agree" in s and "0 are undecided" in s for s in said(two))
 
 
 def test_the_ceiling_of_a_server_is_said_where_there_is_one():
@@ -140,6 +143,20 @@ def test_the_ceiling_of_a_server_is_said_where_there_is_one():
     (sentence,) = (s for s in said(pd.concat([cell(), served])) if "server" in s)
     assert "no speed-up can pass 2. VGG16, the only model timed so, is 1.60 [" in sentence
     assert "3 workers" in sentence
+    few, other = (cell(m, topology="ps-weights", **{k: [1.0, 1.0] for k in FASTER}) for m in ("vgg16", "resnet50"))
+    (sentence,) = (s for s in said(pd.concat([cell(), served, other])) if "server" in s)
+    assert "VGG16, the model with the most significant gain, is 1.60 [" in sentence
+    slow = cell("resnet50", topology="ps-weights", **{k: [1.0, 2.0, 3.0] for k in FASTER}).assign(batch=64)
+    (sentence,) = (s for s in said(pd.concat([cell(), few, slow])) if "server" in s)
+    assert "ResNet-50, the model with the largest speed-up, which is not significant, is" in sentence
+
+
+def test_tables_of_another_configuration_say_nothing(tmp_path):
+    """A folder of results keeps the tables of an earlier configuration that timed runs."""
+    cell().to_csv(tmp_path / "timing.csv", index=False)
+    accuracy_runs().to_csv(tmp_path / "accuracy.csv", index=False)
+    assert any("Compression pays" in s for s in findings.write(tmp_path, NAMES, [], ["timing", "accuracy"]))
+    assert not any("Compression pays" in s for s in findings.write(tmp_path, NAMES, [], ["accuracy", "rates"]))
 
 
 def test_up_to_which_rate_dlgs_gains():

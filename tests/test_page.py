@@ -58,7 +58,7 @@ def report(tmp_path_factory) -> Path:
     (folder / "older.svg").write_text(bare)
     shutil.copy(folder / "figure05.png", folder / "older.png")
     files.append(folder / "older.svg")
-    found = findings.write(folder, NAMES, [], [])
+    found = findings.write(folder, NAMES, [], ["accuracy", "timing"])
     page.write(
         folder / "report.html", folder, [*map(str, files), "not-there.svg"], found, findings.TERMS, findings.ABOUT
     )

@@ -36,6 +36,7 @@ STEADY = 2.0  # we read "thresholds differ little" as a density within this fact
 SETTLED, BEFORE, AFTER = 40, 79, 85  # epochs; the learning rate falls at 80
 FLOOR = 1e-4  # of a training error
 DISTURBED = "disturbed"
+NO_RUN = "no run of"
 SHORT, NO_TIME = "trained too few epochs", "took no time that a clock could show"
 # Seconds. The launches of runs that wait less have medians from 0 to 0.95 ms and vary by more than their mean; the
 # launches of all other runs of the reference set have medians above 1.4 ms.
@@ -218,7 +219,7 @@ def unusable(runs: dict[str, pd.DataFrame], *methods: str) -> str:
     """Why these methods of a cell cannot be compared; an empty string if they can."""
     missing = [method for method in methods if method not in runs]
     if missing:
-        return f"no run of {' and '.join(missing)}"
+        return f"{NO_RUN} {' and '.join(missing)}"
     disturbed = [method for method in methods if runs[method]["disturbed"].notna().any()]
     return f"{DISTURBED}: {' and '.join(disturbed)}" if disturbed else ""
 
@@ -361,6 +362,8 @@ def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
             if other != "vgg16":
                 value, n = own["vgg16"] / other_value, blocks[(topology, workers, ratio), "vgg16"]
                 verdict, why = HOLDS if value < 1 else FAILS, "the plans are known"
+                if own["vgg16"] == other_value == 1:
+                    verdict, why = UNKNOWN, "no layers are merged"
                 metadata = {
                     "topology": topology,
                     "workers": workers,
@@ -374,9 +377,10 @@ def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
 
 
 class Merging:
-    """The tidy table of the study of planners: iterations of one method under each plan, timed in turns."""
+    """The tidy table of the study of planners: iterations of DLGS under each plan, timed in turns."""
 
     def __init__(self, planners: pd.DataFrame) -> None:
+        planners = planners[planners["variant"] == "dlgs"]
         self._runs = [rows for _, rows in planners.groupby("run", sort=False)]
         self._usual = usual_workers(planners)
         self.batches = batches_of(planners)
@@ -399,7 +403,7 @@ class Merging:
             estimates = in_turns({planner: own for planner, own in quotients.items() if planner not in same})
             estimate = repeatable(quotients[one]) if one in same else estimates[one]
             comparisons.append(judged(estimate, len(seconds[one]), **metadata, **bound))
-        return comparisons
+        return comparisons or [Comparison("", why=f"{NO_RUN} dlgs")]
 
 
 def little_on_vgg16(timing: Timing) -> list[Comparison]:

@@ -40,20 +40,20 @@ ABOUT = (
     "nodes, two of 25 Gb/s, or of the nodes that the configuration names. Times are of this machine; speed-ups "
     "are the result.",
 )
-TIDY = ("accuracy", "timing")  # the tables that findings are made from
-STUDIED = {"selections_timing": "selections", "rates_timing": "rates"}  # and further tables -> their studies
+# The tidy tables that findings are made from -> the runs in them: a kind of run, or a study.
+TIDY = {"accuracy": "accuracy", "timing": "timing", "selections_timing": "selections", "rates_timing": "rates"}
 HALF = "cast"  # the second baseline, 16 bits
 SETTINGS = {"selection": "selection {}", "workers": "{} workers"}  # settings that all rows of a finding can share
 CEILING = 2.0  # largest speed-up if the pull stays dense: a dense push and pull divided by a dense pull
 
 
-def write(results: Path, names: Names, kept_runs: list[str], studies: Container[str]) -> list[str]:
+def write(results: Path, names: Names, kept_runs: list[str], runs: Container[str]) -> list[str]:
     """The findings, which are also written to ``findings.md``.
 
-    ``kept_runs``: tidy tables of kept accuracy runs. ``studies``: the studies whose tables count, since ``results`` can
-    contain tables of another configuration.
+    ``kept_runs``: tidy tables of kept accuracy runs. ``runs``: the kinds of runs and the studies whose tables count,
+    since ``results`` can contain tables of another configuration.
     """
-    wanted = [*TIDY, *(name for name, study in STUDIED.items() if study in studies)]
+    wanted = [name for name, source in TIDY.items() if source in runs]
     tables = {name: pd.read_csv(results / f"{name}.csv") for name in wanted if (results / f"{name}.csv").exists()}
     if kept_runs:
         # A run can be in several tables, such as uncompressed in the tables of both ratios.
@@ -217,7 +217,8 @@ def dlgs_by_topk(timing: pd.DataFrame) -> dict[tuple[str, float], tuple[Estimate
 def order(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """How often the measured order of the methods agrees with the paper's order."""
     pairs = {statement: claims.TIMED[statement] for statement in claims.ORDER}
-    verdicts = [row["verdict"] for row in claims.compare_statements(pairs, claims.Timing(tables["timing"]))]
+    compared = claims.compare_statements(pairs, claims.Timing(tables["timing"]))
+    verdicts = [row["verdict"] for row in compared if not row["why"].startswith(claims.NO_RUN)]
     count = {verdict: verdicts.count(verdict) for verdict in (HOLDS, FAILS, UNKNOWN)}
     if not sum(count.values()):
         return ""
@@ -233,14 +234,16 @@ def order(tables: dict[str, pd.DataFrame], names: Names) -> str:
 
 def server(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The most significant gain with a parameter server that returns dense weights."""
-    table = compressed(tables["summary"])
-    served = table["topology"].map(lambda name: TOPOLOGIES[name].owner == "server").astype(bool)
-    table = table[served & table["enough"]]
-    if not len(table):
+    table = tables["summary"]
+    table = table[table["topology"].map(lambda name: TOPOLOGIES[name].owner == "server").astype(bool)]
+    judged = compressed(table[table["enough"]])
+    judged = judged[[not claims.other_batch(row.model, row.batch) for row in judged.itertuples()]]
+    if not len(judged):
         return ""
-    best = table.loc[table["speedup_low"].idxmax()]
+    best, significant = best_of(judged)
     speedup, settings = factor(best, names)
-    which = "the only model timed so" if table["model"].nunique() == 1 else "the model with the most significant gain"
+    gain = "the most significant gain" if significant else "the largest speed-up, which is not significant"
+    which = "the only model timed so" if table["model"].nunique() == 1 else f"the model with {gain}"
     return (
         f"A parameter server sends the weights back dense, as in the paper. Compression then shrinks the push and not "
         f"the pull, so over slow links no speed-up can pass {CEILING:g}. {names.model(best['model'])}, {which}, is "

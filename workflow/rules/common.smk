@@ -206,7 +206,7 @@ def make_report():
             Path(RESULTS),
             Names(VARIANTS, MODELS, frozenset(CHANGED)),
             KEPT_ACCURACY,
-            [*filter(measured, CONFIG.studies)],
+            [*TIDY, *filter(measured, CONFIG.studies)],
         ),
         findings.TERMS,
         findings.ABOUT,
