@@ -280,6 +280,19 @@ def test_the_papers_tables_name_every_variant_in_the_configurations_order(report
     )  # 640 samples, 2 workers, batches of 32
 
 
+def test_seeds_of_one_method_share_a_row_wherever_they_ran(report):
+    points, moved = pd.read_csv(report.tidy["accuracy"]), report.folder / "elsewhere.csv"
+    other = points["seed"] == points["seed"].max()
+    words = {"machine": "another machine", "disturbed": "other work"}
+    points.assign(**{key: points[key].mask(other, text) for key, text in words.items()}).to_csv(moved, index=False)
+    table, shown = report.table("scripts/table1.py", "moved", accuracy=moved, kept=[])
+    assert len(table) == len(report.runs.models) * len(VARIANTS) and set(table["seeds"]) == {2}
+    assert set(table["machine"]) == {f"{points['machine'].iloc[0]} / another machine"}
+    assert set(table["disturbed"]) == {"other work"} and "another machine" in shown
+    table, _ = report.table("scripts/table1.py", "moved-kept", accuracy=report.tidy["accuracy"], kept=[moved])
+    assert set(table["seeds"]) == {2} and table["kept"].str.contains(" / another machine").any()
+
+
 @pytest.mark.parametrize("value, label", [
     ("train_accuracy", "training accuracy (%)"), pytest.param("train_loss", "training loss", marks=pytest.mark.slow),
 ])  # fmt: skip

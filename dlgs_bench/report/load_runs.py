@@ -158,19 +158,22 @@ def with_uncompressed(points: pd.DataFrame, value: str, *keys: str) -> pd.DataFr
     return points.join(dense, on=list(keys))
 
 
+WHERE = ("machine", "network", "disturbed")  # seeds can differ in these
 # The columns that are equal for all seeds of a run, and decide its numbers.
-BUT_SEED = [key for key in ABOUT if key not in ("run", "seed", "selection", *WHEN, *LINKS)]
+BUT_SEED = [key for key in ABOUT if key not in ("run", "seed", "selection", *WHEN, *LINKS, *WHERE)]
 
 
-def over_seeds(last: pd.DataFrame, values: list[str], *others: str) -> pd.DataFrame:
+def over_seeds(last: pd.DataFrame, values: list[str], *others: str, joined: tuple[str, ...] = WHERE) -> pd.DataFrame:
     """One row for all seeds of a run: the mean, the smallest (``_low``) and the largest (``_high``) of ``values``.
 
-    ``last``: the last points of the runs. ``others``: further columns that identify a row.
+    ``last``: the last points of the runs. ``others``: further columns that identify a row. ``joined``: columns of
+    words, in which a row has the words of all its seeds.
     """
     groups = last.groupby([*BUT_SEED, *others], dropna=False, sort=False)
+    words = {key: groups[key].agg(lambda own: " / ".join(own.dropna().unique()) or float("nan")) for key in joined}
     ends = {"": groups[values].mean(), "_low": groups[values].min(), "_high": groups[values].max()}
     table = pd.concat([part.add_suffix(end) for end, part in ends.items()], axis=1)
-    return table.assign(epochs_trained=groups["epoch"].mean(), seeds=groups.size()).reset_index()
+    return table.assign(**words, epochs_trained=groups["epoch"].mean(), seeds=groups.size()).reset_index()
 
 
 def run_metadata(folder: Path, label: str = "") -> dict:

@@ -11,7 +11,7 @@ runs are in results/reference-long-training/README.md."""
 import pandas as pd
 
 from dlgs_bench.report import captions, kept, tables
-from dlgs_bench.report.load_runs import last_points, over_seeds
+from dlgs_bench.report.load_runs import WHERE, last_points, over_seeds
 from dlgs_bench.report.log import Script, log_errors
 from dlgs_bench.report.names import Names, Row
 
@@ -22,7 +22,8 @@ VALUES += ["density", "bits_per_entry", "vnmse"]
 def build(points: pd.DataFrame) -> pd.DataFrame:
     """The last point of every run, averaged over seeds."""
     last = last_points(points, "kept")
-    return over_seeds(last.assign(vnmse=last["squared_error"] / last["squared_mean"]), VALUES, "kept")
+    last = last.assign(vnmse=last["squared_error"] / last["squared_mean"], is_kept=last["kept"] != "")
+    return over_seeds(last, VALUES, "is_kept", joined=(*WHERE, "kept")).drop(columns="is_kept").fillna({"kept": ""})
 
 
 def with_kept(points: pd.DataFrame, long: list[pd.DataFrame], names: Names) -> pd.DataFrame:
