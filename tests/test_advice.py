@@ -242,7 +242,12 @@ def test_the_check_holds_each_prediction_against_its_run(report):
         assert row["predicted_speedup"] == pytest.approx(row["predicted_dense_s"] / row["predicted_s"], rel=1e-4)
         assert row["error"] == pytest.approx(row["predicted_s"] / row["iteration_s"] - 1, abs=1e-4)
     assert f"of {len(report.runs.models)} runs" in text and f"n = {len(table)} cases" in text.replace("\u00a0", " ")
-    report.figure(SCRIPTS("check_figure"), "check-figure", Items(table=report.folder / "check.csv"))
+    words = report.figure(SCRIPTS("check_figure"), "check-figure", Items(table=report.folder / "check.csv"))
+    assert f"{len(table)} cases" in words
+    marked = report.folder / "check-marked.csv"
+    table.assign(disturbed=["other work", *[None] * (len(table) - 1)]).to_csv(marked, index=False)
+    words = report.figure(SCRIPTS("check_figure"), "check-figure", Items(table=marked))
+    assert f"{len(table) - 1} cases" in words
 
 
 class Line:

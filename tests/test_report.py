@@ -427,6 +427,15 @@ def test_a_breakdown_has_a_bar_for_each_run_and_marks_a_disturbed_one_as_the_tab
     assert "DLGS, s = 32, ratio 0.1" in text
 
 
+def test_every_table_marks_rows_of_disturbed_runs(tmp_path):
+    full = pd.DataFrame({"model": ["a", "b"], "disturbed": [float("nan"), "other work took 29 %"]})
+    files = SimpleNamespace(**{ext: tmp_path / f"t.{ext}" for ext in ("csv", "md", "tex", "html")})
+    for rows, marked in ((full, True), (full[:1], False), (full.drop(columns="disturbed"), False)):
+        tables.save_table(rows, rows[["model"]], "Words.", files)
+        for file in (files.md, files.tex, files.html):
+            assert file.read_text().count("other work") == marked == file.read_text().count("Disturbed")
+
+
 def test_one_block_is_drawn_and_described_without_an_interval(report):
     timing, one, model = pd.read_csv(report.tidy["timing"]), report.folder / "one-block.csv", report.runs.models[-1]
     assert timing["block"].nunique() > 1

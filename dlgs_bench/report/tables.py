@@ -67,7 +67,12 @@ def _without_the_usual(shown: pd.DataFrame) -> pd.DataFrame:
 
 
 def save_table(full: pd.DataFrame, shown: pd.DataFrame, caption: str, paths: Any) -> None:
-    """Write ``full`` as CSV, and ``shown`` (text, short headings) as Markdown, LaTeX and HTML with the caption."""
+    """Write ``full`` as CSV, and ``shown`` (text, short headings) as Markdown, LaTeX and HTML with the caption.
+
+    If both have the same rows, and some of them are of disturbed runs, ``shown`` gets a column that says why.
+    """
+    if "disturbed" in full and len(full) == len(shown):
+        shown = shown.assign(Disturbed=full["disturbed"].fillna("").to_numpy())
     shown = _without_the_usual(shown)
     full.to_csv(paths.csv, index=False, float_format="%.6g")
     piped = shown.map(lambda cell: cell.replace("|", r"\|") if isinstance(cell, str) else cell)

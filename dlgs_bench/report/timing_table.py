@@ -47,7 +47,6 @@ def _shown(table: pd.DataFrame, names: Names) -> pd.DataFrame:
             "Sent (MB)": tables.number(row["sent_bytes"] / 1e6),
             "Density": tables.number(row["density"]),
             "n": row["blocks"],
-            "Disturbed": "" if pd.isna(row["disturbed"]) else row["disturbed"],
         }
         for row in table.to_dict("records")
     )

@@ -82,7 +82,10 @@ def arranged(table: pd.DataFrame, names: Names) -> pd.DataFrame:
 
 
 def caption(snakemake: Script, table: pd.DataFrame) -> str:
-    """The caption with the number of right predictions, and their errors."""
+    """The caption with the number of right predictions, and their errors, without disturbed runs."""
+    table = table[table["disturbed"].isna()]
+    if table.empty:
+        return f"{captions.of_script(snakemake)} All runs were disturbed."
     chosen, off, factor = choices(table), advice.errors(table), advice.margin(table)
     wrong = chosen[chosen["first"] != chosen["best"]]
     words = f"{captions.of_script(snakemake)} The variant that was predicted to be the fastest was the fastest in "

@@ -17,6 +17,8 @@ from dlgs_bench.timemodel import advice
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     names, table = Names.of(snakemake), pd.read_csv(snakemake.input.table)
+    if table["disturbed"].isna().any():
+        table = table[table["disturbed"].isna()]
     figure, axes = plt.subplots(figsize=(5.2, 4.8), layout="constrained")
     both = table[["predicted_speedup", "speedup"]].to_numpy()
     low, high = min(both.min() * 0.8, 0.8), max(both.max() * 1.25, 1.25)

@@ -149,7 +149,6 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "Messages": f"{row['messages']:.0f}" if row["repeats"] else "",
             "Sent (MB)": tables.number(row["bytes"] / 1e6),
             "n": row["repeats"],
-            "Disturbed": "" if pd.isna(row["disturbed"]) else row["disturbed"],
         }
         for row, time_s, ring_s in zip(table.to_dict("records"), times, own_rings, strict=True)
     )

@@ -152,6 +152,8 @@ def main(snakemake: Script) -> None:
     first, every = names.model(points["model"].iloc[0]), pd.concat([timing, rates])
     caption = f"{captions.of_script(snakemake)} Trained: {first}, {captions.setting(points)}; {captions.seeds(points)}."
     caption += f" Timed: {captions.setting(every)}; {captions.blocks(summarise(every))}."
+    if len(disturbed := names.variants_in(every.loc[every["disturbed"].notna(), "variant"])):
+        caption += f" Disturbed by other work: {', '.join(map(names.variant, disturbed))}."
     tables.save_table(table, cells, caption, snakemake.output)
 
 

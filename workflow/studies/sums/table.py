@@ -77,6 +77,7 @@ def shown(table: pd.DataFrame) -> pd.DataFrame:
             "Bound": tables.number(row["bound"]),
             "Sent (MB)": tables.number(row["bytes"] / 1e6),
             "n": row["repeats"],
+            "Disturbed": "" if pd.isna(row["disturbed"]) else row["disturbed"],
         }
         for row in table[table["way"] == "omnireduce"].to_dict("records")
     )
