@@ -436,16 +436,20 @@ def test_every_table_marks_rows_of_disturbed_runs(tmp_path):
             assert file.read_text().count("other work") == marked == file.read_text().count("Disturbed")
 
 
-def test_one_block_is_drawn_and_described_without_an_interval(report):
-    timing, one, model = pd.read_csv(report.tidy["timing"]), report.folder / "one-block.csv", report.runs.models[-1]
-    assert timing["block"].nunique() > 1
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_few_blocks_are_drawn_and_described_without_an_interval(report, blocks):
+    timing, model = pd.read_csv(report.tidy["timing"]), report.runs.models[-1]
+    tidy = report.folder / "few-blocks.csv"
+    few = sorted(timing["block"].unique())[:blocks]
+    assert timing["block"].nunique() > 2
     texts, whiskers = [], []
-    for kept in (timing, timing[timing["block"] == timing["block"].min()]):
-        kept.to_csv(one, index=False)
-        texts.append(report.figure("scripts/breakdown.py", "one-block", Items(tidy=one), model=model))
-        whiskers.append((report.folder / "one-block.svg").read_text().count("LineCollection"))
-    several, single = texts
-    assert "none, since one block" in single and "n = 1 block," in single and "none, since one block" not in several
+    for kept in (timing, timing[timing["block"].isin(few)]):
+        kept.to_csv(tidy, index=False)
+        texts.append(report.figure("scripts/breakdown.py", "few-blocks", Items(tidy=tidy), model=model))
+        whiskers.append((report.folder / "few-blocks.svg").read_text().count("LineCollection"))
+    why = "none, because there are too few blocks or launches"
+    assert [why in text for text in texts] == [False, True]
+    assert f"n = {blocks} block{'s' * (blocks > 1)}," in texts[1]
     assert whiskers[0] > 0 and whiskers[1] == 0
 
 

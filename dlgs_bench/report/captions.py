@@ -129,10 +129,10 @@ def blocks(table: pd.DataFrame) -> str:
 
 def repeat(table: pd.DataFrame, pooled: str = "the runs of a model and topology") -> str:
     """The meaning and the source of the intervals in a summary of timing runs. ``pooled``: which runs are pooled."""
+    if table["iteration_s_low"].isna().all():
+        return "none, because there are too few blocks or launches"
     if table["launches"].max() > 1:
         return f"{REPEAT}, from how much launches differ, pooled over {pooled} (Student's t)"
-    if table["blocks"].max() == 1:
-        return "none, since one block has no spread"
     return f"{REPEAT}, from the blocks of one run (Student's t)"
 
 
