@@ -22,6 +22,9 @@ pytestmark = pytest.mark.unit
 RECIPE = {"batch": 3, "epochs": 1, "lr": 1}
 
 MISTAKES = {
+    r"studies\.methods\.rates_mbit: \[\] is not valid; give a list of at least one link rate": {
+        "studies": {"methods": {"rates_mbit": []}}
+    },
     "workers: -1": {"workers": -1},
     "accuracy: 'ratios' is missing; give .*ratios": {"accuracy": {}},
     "did you mean 'dlgs'": {"methods": ["dgls"]},

@@ -5,12 +5,15 @@ if named("timing"):
 
 use rule artefact as fits_figure with:
     input:
-        samples=lambda w: [
-            f"{folder}/samples.csv"
-            for run in usual(named("timing"))
-            if timed(run).training.model == w.model
-            for folder in exchanges_of(run)
-        ],
+        # Uncompressed takes turns in several runs, but is calibrated once.
+        samples=lambda w: sorted(
+            {
+                f"{folder}/samples.csv"
+                for run in usual(named("timing"))
+                if timed(run).training.model == w.model
+                for folder in exchanges_of(run)
+            }
+        ),
     output:
         **figure_files("fits-{model}", "Calibration of {model}"),
         csv=f"{RESULTS}/fits-{{model}}.csv",

@@ -5,8 +5,9 @@ HYBRID_TIMED = [
 HYBRID_LEARNING = [
     run for run in of_kind("hybrid", "hybrid") if run not in HYBRID_TIMED
 ]
-if studied("hybrid"):
+if HYBRID_TIMED:
     STUDY_TARGETS += [f"{RESULTS}/hybrid.csv", f"{FIGURE_FOLDER}/hybrid.svg"]
+if HYBRID_LEARNING:
     STUDY_TARGETS += [
         f"{RESULTS}/hybrid-learning.csv",
         f"{FIGURE_FOLDER}/hybrid-learning.svg",
