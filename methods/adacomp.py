@@ -23,6 +23,7 @@ class AdaComp(ErrorFeedback):
 
     title = "AdaComp"
     scope = "layer"
+    cost_depends_on_shapes = True
     conserves_mass = "rounding"
 
     bin: Annotated[int, ">= 1"] = 50

@@ -35,6 +35,7 @@ class DeMo(Method):
 
     title = "DeMo"
     scope = "layer"
+    cost_depends_on_shapes = True
     owns_momentum = True
     exact_when = {"top": 64 * 64, "sign": False}  # noqa: RUF012 - a constant, read by tests
     summed_state = ("momenta",)

@@ -7,6 +7,7 @@ import copy
 import json
 import re
 import sys
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 
@@ -336,6 +337,24 @@ def assert_counted(counted: Transport, moved: int, who: str) -> None:
     assert counted.sent_bytes == moved == counted.traffic.sent > 0, (
         f"{who}: {counted.sent_bytes} bytes are counted and {moved} were sent; {cause}"
     )
+
+
+@pytest.mark.parametrize("name", [m for m in NAMES if not CLASSES[m].cost_depends_on_shapes])
+def test_bytes_do_not_depend_on_the_shapes_of_layers_unless_the_class_says_so(name, measured):
+    """Otherwise the calibration would measure the bytes of vectors, and predict the bytes of matrices from them."""
+
+    def sent_bytes(comm, shape: tuple[int, ...]) -> int:
+        steps = gradients(comm.rank, 4, sizes=(16384,))
+        exchange = exchange_of(comm, make(name), steps[0])
+        exchange.buckets[0] = replace(exchange.buckets[0], shapes=(shape,))
+        for number, step in enumerate(steps, start=1):
+            one_step(comm, exchange, step, number)
+        return exchange.transport.sent_bytes
+
+    vector, matrix = (run_workers(2, partial(sent_bytes, shape=shape))[0] for shape in ((16384,), (128, 128)))
+    hint = "declare cost_depends_on_shapes = True"
+    what = "bytes of a matrix of 128 x 128 / bytes of a vector of 16384, step 4"
+    measured(name, what, matrix / vector, at_least=0.98, at_most=1.02, hint=hint)
 
 
 @pytest.mark.parametrize("topology", SERVERS, ids=lambda t: t.name)
