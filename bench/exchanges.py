@@ -60,7 +60,7 @@ class Exchange:
 
     def warm_start(self) -> None:
         for method, bucket in zip(self.methods, self.buckets, strict=True):
-            method.warm_start(bucket)
+            method.warm_start(bucket, WORKERS)
 
     def step(self, number: int) -> torch.Tensor:
         """One exchange; the aggregate of worker 0."""

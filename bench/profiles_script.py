@@ -158,7 +158,7 @@ class Script:
         for parameter, view in self.hook._flat.views:
             view.copy_(parameter.grad / dist.get_world_size())
         for bucket in self.hook._exchange.buckets[: len(self.hook._sizes)]:
-            self.method.warm_start(bucket)
+            self.method.warm_start(bucket, dist.get_world_size())
 
     def density(self) -> float:
         """The part of the entries that rank 0 sent in the last step."""

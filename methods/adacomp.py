@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, Requests, StepContext
 from dlgs_bench.exchange.magnitudes import indices_at_least
 from dlgs_bench.exchange.packing import add_signs, pack_signs
 from dlgs_bench.exchange.quantisation import norms
+from dlgs_bench.exchange.stationary import simulated_residual
 
 
 @dataclass
@@ -30,16 +32,30 @@ class AdaComp(ErrorFeedback):
     bin_linear: Annotated[int, ">= 1"] = 500  # the bin of layers with two dimensions
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
-        corrected = self.accumulate(bucket)
-        length = self.bin_linear if [len(shape) for shape in bucket.shapes] == [2] else self.bin
-        largest = norms(corrected, length, math.inf)
-        indices = indices_at_least(corrected + bucket.gradient, largest, length)
-        indices = indices[corrected[indices] != 0]
-        scale, signs = largest.mean(), corrected[indices].sign()
-        corrected.index_add_(0, indices, signs * scale, alpha=-1)
+        scale, indices, signs = self._take(self.accumulate(bucket), bucket.gradient, self._length(bucket))
         message = torch.cat([scale.view(1).view(torch.int32), pack_signs(indices, signs < 0)])
         received = yield Gather(message, entries=len(indices))
         aggregate = bucket.gradient.zero_()
         for message in received:
             add_signs(aggregate, message[1:], message[:1].view(torch.float32))
         return aggregate
+
+    def _length(self, bucket: Bucket) -> int:
+        """The number of entries of a bin."""
+        return self.bin_linear if [len(shape) for shape in bucket.shapes] == [2] else self.bin
+
+    def _take(self, corrected: Tensor, gradient: Tensor, length: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The scale, shape (), the indices and the signs to send. They are subtracted from ``corrected``, in place."""
+        largest = norms(corrected, length, math.inf)
+        indices = indices_at_least(corrected + gradient, largest, length)
+        indices = indices[corrected[indices] != 0]
+        scale, signs = largest.mean(), corrected[indices].sign()
+        corrected.index_add_(0, indices, signs * scale, alpha=-1)
+        return scale, indices, signs
+
+    def warm_start(self, bucket: Bucket, workers: int) -> None:
+        def send(corrected: Tensor, drawn: Tensor, step: int) -> None:
+            self._take(corrected, drawn, self._length(bucket))
+
+        if self.error_feedback:
+            self.residuals[bucket.index] = simulated_residual(bucket.gradient, bucket.sizes, send)

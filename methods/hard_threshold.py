@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from torch import Tensor
+
 from dlgs_bench.exchange import Bucket, ErrorFeedback, Requests, Selects, StepContext, Sum, Threshold
+from dlgs_bench.exchange.stationary import simulated_residual
 
 
 @dataclass
@@ -31,3 +34,10 @@ class HardThreshold(ErrorFeedback, Selects):
         rule = Threshold(self.threshold / context.workers)
         values, indices = self.selector.take(self.residual(bucket), rule, bucket.gradient)
         return (yield Sum(values, indices, out=bucket.gradient))
+
+    def warm_start(self, bucket: Bucket, workers: int) -> None:
+        def send(corrected: Tensor, drawn: Tensor, step: int) -> None:
+            self.selector.take(corrected, Threshold(self.threshold / workers))
+
+        if self.error_feedback:
+            self.residuals[bucket.index] = simulated_residual(bucket.gradient, bucket.sizes, send)

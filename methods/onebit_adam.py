@@ -94,7 +94,7 @@ class OneBitAdam(Method):
         """The entries of this worker's momenta that were not sent, shape (d,)."""
         return state_for(self.errors, bucket.index, bucket.gradient)
 
-    def warm_start(self, bucket: Bucket) -> None:
+    def warm_start(self, bucket: Bucket, workers: int) -> None:
         self.warm = True
         state_for(self.squares, bucket.index, bucket.gradient).fill_(1.0)  # the same on all workers
 

@@ -3,8 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from torch import Tensor
+
 from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, Requests, Selects, StepContext, Threshold
 from dlgs_bench.exchange.packing import add_signs, pack_signs
+from dlgs_bench.exchange.stationary import simulated_residual
 
 
 @dataclass
@@ -25,11 +28,22 @@ class Strom(ErrorFeedback, Selects):
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         tau = self.threshold / context.workers
-        corrected = self.residual(bucket)
-        values, indices = self.selector.take(corrected, Threshold(tau), bucket.gradient)
-        corrected.index_copy_(0, indices.long(), values - values.sign() * tau)
+        values, indices = self._take(self.residual(bucket), tau, bucket.gradient)
         received = yield Gather(pack_signs(indices, values < 0), entries=len(indices))
         aggregate = bucket.gradient.zero_()
         for message in received:
             add_signs(aggregate, message, tau)
         return aggregate
+
+    def _take(self, corrected: Tensor, tau: float, gradient: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Add ``gradient`` to ``corrected``, and subtract tau where it is reached: the values before, and indices."""
+        values, indices = self.selector.take(corrected, Threshold(tau), gradient)
+        corrected.index_copy_(0, indices.long(), values - values.sign() * tau)
+        return values, indices
+
+    def warm_start(self, bucket: Bucket, workers: int) -> None:
+        def send(corrected: Tensor, drawn: Tensor, step: int) -> None:
+            self._take(corrected, self.threshold / workers)
+
+        if self.error_feedback:
+            self.residuals[bucket.index] = simulated_residual(bucket.gradient, bucket.sizes, send)

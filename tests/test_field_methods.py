@@ -377,6 +377,33 @@ def test_adacomp_as_worked_by_hand(measured):
     assert linear.aggregates[0].tolist() == [2.0, -2.0, 0.0, 0.0, 0.0, 0.0]  # one bin
 
 
+@pytest.mark.parametrize("size", [2_000, 50_000])  # 50,000 entries are more than a warm start simulates
+@pytest.mark.parametrize(
+    ("name", "options"), [("adacomp", {}), ("strom", {"threshold": 0.1}), ("hard_threshold", {"threshold": 0.1})]
+)
+def test_a_warm_start_gives_methods_without_a_ratio_their_density_after_many_steps(name, options, size, measured):
+    """A threshold that is ten times the rms is reached for the first time after dozens of steps."""
+
+    def work(comm) -> list[float]:
+        generator = torch.Generator().manual_seed(comm.rank)
+
+        def draw() -> Tensor:
+            return torch.randn(size, generator=generator) * 0.01 / comm.world_size
+
+        exchange = exchange_of(comm, make(name, **options), [draw()])
+        exchange.buckets[0] = replace(exchange.buckets[0], shapes=((size,),))
+        exchange.warm_start()
+        sent = []
+        for number in range(1, 121):
+            one_step(comm, exchange, [draw()], number)
+            sent.append(int(exchange.transport.sent_entries) / size)
+        return sent
+
+    sent = torch.tensor(run_workers(2, work)).mean(0)
+    what = f"density of steps 1 to 5 after a warm start / density of steps 91 to 120, {size} entries"
+    measured(name, what, sent[:5].mean() / sent[-30:].mean(), at_least=0.75, at_most=1.25)
+
+
 def laplace(size: int, seed: int) -> Tensor:
     numbers = torch.Generator().manual_seed(seed)
     return torch.empty(size).exponential_(1.0, generator=numbers) * random(size, seed + 1).sign()

@@ -148,7 +148,7 @@ def test_a_warm_start_gives_the_density_of_long_training(name):
     within = 0.25 if issubclass(CLASSES[name], Estimator) else 0.1
     long, started = make(name, ratio=ratio), make(name, ratio=ratio)
     density(long, fresh, 1, 640)
-    started.warm_start(fresh())
+    started.warm_start(fresh(), 1)
     for first, steps in ((1, 3), (4, 20)):  # the first three are those that timing runs take
         expected = density(long, fresh, 640 + first, steps)
         chance = 3 * (2 / (expected * steps * sum(layers))) ** 0.5

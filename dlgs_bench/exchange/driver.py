@@ -118,7 +118,11 @@ class WorkerExchange(Exchange):
 
     def warm_start(self) -> None:
         for bucket in self.buckets:
-            self.method.warm_start(bucket)
+            self.method.warm_start(bucket, self._workers)
+
+    @property
+    def _workers(self) -> int:
+        return self.transport.comm.world_size - self.transport.topology.servers
 
     def ready(self, layer: int) -> None:
         self._missing[self.bucket_of[layer]] -= 1

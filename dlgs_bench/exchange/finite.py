@@ -41,7 +41,7 @@ class FiniteExchange(WorkerExchange):
 
     def warm_start(self) -> None:
         for bucket in self.buckets[:-1]:  # the last one is the flag
-            self.method.warm_start(bucket)
+            self.method.warm_start(bucket, self._workers)
 
     def begin(self, context: StepContext) -> None:
         self._before = _copied(self.method.state_dict(), self._before)

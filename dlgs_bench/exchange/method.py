@@ -200,8 +200,11 @@ class Method:
         """Yield requests, and return the aggregate: shape (d,), with the same bits on all workers."""
         raise NotImplementedError
 
-    def warm_start(self, bucket: Bucket) -> None:
-        """Set the state to what it would be after long training, given one gradient; used before timing."""
+    def warm_start(self, bucket: Bucket, workers: int) -> None:
+        """Set the state to what it would be after long training; used before timing.
+
+        ``bucket`` has one gradient, which is divided by the number of workers.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """The state that a resumed run needs."""

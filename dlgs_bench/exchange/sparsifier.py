@@ -5,7 +5,6 @@ from functools import cached_property
 from types import ModuleType
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from dlgs_bench.buckets import num_entries
@@ -14,10 +13,7 @@ from dlgs_bench.exchange.async_device import DeferredScalar, is_async
 from dlgs_bench.exchange.feedback import ErrorFeedback
 from dlgs_bench.exchange.method import Bucket, Method, Requests, StepContext, Sum
 from dlgs_bench.exchange.selection import MANY, NAN, Threshold, TopK
-from dlgs_bench.exchange.stationary import stationary_residual
-
-# A warm start of an estimator simulates this number of entries for this number of steps.
-SAMPLE, WARM_UP_STEPS = 20_000, 640
+from dlgs_bench.exchange.stationary import simulated_residual, stationary_residual
 
 SPARE = 1.25  # the size of a message, divided by the largest number of entries that a worker chose in the last step
 
@@ -41,7 +37,7 @@ class Ratio(ErrorFeedback):
         """k = max(1, floor(ratio * d)), where d is ``entries``, by default the size of the bucket."""
         return num_entries(self.ratio_of(bucket), entries or bucket.size)
 
-    def warm_start(self, bucket: Bucket) -> None:
+    def warm_start(self, bucket: Bucket, workers: int) -> None:
         """Draw the residual from its stationary distribution, so that timing need not wait for hundreds of steps."""
         if self.error_feedback:
             self.residuals[bucket.index] = stationary_residual(bucket.gradient, bucket.sizes, self.ratio_of(bucket))
@@ -147,20 +143,12 @@ class Estimator(Sparsifier):
     count_within = 1 / 3
     fewest: ClassVar[int] = 1000
 
-    def warm_start(self, bucket: Bucket) -> None:
-        """Run the estimator for many steps on a sample of the bucket, and set the residual to its result.
+    def warm_start(self, bucket: Bucket, workers: int) -> None:
+        """Run the estimator for many steps on a sample of the bucket, and set the residual to its result."""
 
-        The sampled entries are random walks with the rms of their layers. The entries between two samples get the
-        residual of the first of them.
-        """
-        if not self.error_feedback:
-            return
-        stride = max(1, bucket.size // SAMPLE)
-        layers = bucket.gradient.split(bucket.sizes)
-        rms = torch.cat([layer.square().mean().sqrt().expand(len(layer)) for layer in layers])[::stride]
-        corrected = torch.zeros_like(rms)
-        walks = Bucket(bucket.index, rms, ratio=bucket.ratio)
-        for step in range(1, WARM_UP_STEPS + 1):
-            corrected.addcmul_(rms, torch.randn_like(rms))
-            self.selector.take(corrected, self.select(corrected, walks, StepContext(step, rank=0, workers=1, lr=0.0)))
-        self.residuals[bucket.index] = corrected.repeat_interleave(stride)[: bucket.size].contiguous()
+        def send(corrected: Tensor, drawn: Tensor, step: int) -> None:
+            sample = Bucket(bucket.index, drawn, ratio=bucket.ratio)
+            self.selector.take(corrected, self.select(corrected, sample, StepContext(step, rank=0, workers=1, lr=0.0)))
+
+        if self.error_feedback:
+            self.residuals[bucket.index] = simulated_residual(bucket.gradient, bucket.sizes, send)

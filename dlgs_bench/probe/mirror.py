@@ -357,7 +357,7 @@ def _sample(
     bucket = Bucket(0, torch.randn(size, generator=generator, device=device) / workers, shapes)
     mirror = Mirror(workers, device)
     transport = _CountingTransport(ALL_GATHER, mirror, "indices", "engine", {})
-    method.warm_start(bucket)
+    method.warm_start(bucket, workers)
     arrived = torch.empty_like(bucket.gradient) if copies else bucket.gradient
     exchange = _HookExchange(method, bucket, arrived, transport)
     phases: dict[str, list[int]] = {}
