@@ -15,9 +15,10 @@ from dlgs_bench.exchange.wire import Indices
 class OkTopk(Selects, Ratio):
     """Near-optimal sparse all-reduce (Li, Hoefler, PPoPP 2022).
 
-    The paper's bound of 6 k words per worker, for any number of workers, holds here in refresh steps, and in all steps
-    without error feedback. With error feedback it does not hold between refreshes, because an entry whose sum was not
-    selected stays in the residual and is sent again in the next step.
+    The paper's bound of 6 k words per worker, for any number of workers, holds here between refreshes without error
+    feedback. In a refresh step with N workers, a worker receives up to N k words more, because all sums are gathered.
+    With error feedback the bound does not hold between refreshes either, because an entry whose sum was not selected
+    stays in the residual and is sent again in the next step.
 
     One threshold selects the entries that a worker sends, and another selects sums. Both are computed exactly every
     ``refresh_every`` steps, when all sums are gathered, and reused in between. Every ``rebalance_every`` steps the

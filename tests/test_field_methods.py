@@ -535,6 +535,18 @@ def test_ok_topk_sends_and_receives_less_than_6k_words_and_headers(measured, wor
             measured("oktopk", f"words {way} / 6 k, without headers", words, at_most=1)
 
 
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+def test_ok_topk_receives_more_than_6k_words_from_many_workers_in_a_refresh_step(measured, workers):
+    """Up to k entries are summed in a region, and a worker gathers the sums of all regions."""
+    size, ratio = 40_000, 0.01
+    for worker in run("oktopk", shares(1, workers, size), ratio=ratio):
+        words = words_over_6k(worker, workers, ratio * size)
+        what = f"words {{}} / 6 k, without headers, in a refresh step of {workers} workers"
+        measured("oktopk", what.format("sent"), words["sent"], at_most=1)
+        most = 2 / 3 + workers / 6  # 2 k to be summed, N k sums and 2 k selected sums
+        measured("oktopk", what.format("received"), words["received"], at_least=workers / 8, at_most=most)
+
+
 def words_over_6k(worker: Worker, workers: int, k: float) -> dict[str, float]:
     """The words that a worker sent and received in the last step / 6 k, without headers."""
     headers = 4 * HEADER_BYTES * workers + 4 * workers**2
