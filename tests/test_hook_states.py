@@ -3,18 +3,23 @@
 What the ranks do is in hook_states.py."""
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import hook_states as script
 import pytest
 import torch
-from support import documented
+from support import at, documented, make
 from test_hook_scripts import HOOKED, OPTIONS
 from world import World
 
 from dlgs_bench.comm.local import run_workers
+from dlgs_bench.exchange import Bucket
+from dlgs_bench.exchange.driver import LocalExchange
 from dlgs_bench.exchange.feedback import ErrorFeedback
+from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks import states
+from dlgs_bench.topology import ALL_GATHER
 
 METHODS = {name: OPTIONS[name] for name in HOOKED}
 SUMS = {"residuals": "topk", "velocities": "dgc", "momenta": "demo", "errors": "loco"}
@@ -110,3 +115,39 @@ def test_the_declarations_of_a_method_decide_what_becomes_of_its_state():
     ((step, state),) = run_workers(1, load)
     assert (step, state["drawn"]) == (7, 0) and state.keys() == {"drawn", "shared", "residuals"}
     assert torch.equal(state["shared"][0], torch.ones(2)) and torch.equal(state["residuals"][0], torch.full((2,), 3.0))
+
+
+@pytest.mark.unit
+def test_local_steps_of_fewer_workers_keep_what_was_trained_since_shared_weights_were_adopted():
+    """The exchange of step 10 is adopted at step 13. The state is of step 18: five steps were made since then."""
+    options = {"local_steps": 10, "delay": 3, "outer_lr": 1.0, "outer_momentum": 0.0}
+
+    def train(comm, method, weights: torch.Tensor, first: int, last: int) -> list[float]:
+        """The weights after each step; a step subtracts 1."""
+        buckets = [Bucket(0, torch.zeros_like(weights))]
+        requests = transport(ALL_GATHER, comm)
+        exchange = LocalExchange(method, [(0, 1)], buckets, requests, lambda label: nullcontext(), weights)
+        after = []
+        for step in range(first, last + 1):
+            exchange.begin(at(step, comm.rank, comm.world_size))
+            weights -= 1
+            exchange.updated()
+            after.append(weights.item())
+        return after
+
+    def save(comm) -> tuple[dict, float]:
+        method = make("diloco", **options)
+        after = train(comm, method, torch.zeros(1), 1, 18)
+        return states.saved_state(comm, states.identity_of("diloco", method, comm, [1], [(1,)]), 18, method), after[-1]
+
+    def load(comm) -> list[float]:
+        method = make("diloco", **options)
+        identity = states.identity_of("diloco", method, comm, [1], [(1,)])
+        step, kept = states.loaded_state(first | second, comm, identity, method, redistribute=True)
+        method.load_state_dict(kept)
+        return train(comm, method, torch.tensor([weight]), step + 1, 24)
+
+    (first, weight), (second, _) = run_workers(2, save)
+    assert weight == -15.0
+    # At step 23, the weights of step 20 are adopted.
+    assert run_workers(1, load) == [[-16.0, -17.0, -18.0, -19.0, -17.0, -18.0]]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dlgs_bench.comm import Communicator
 from dlgs_bench.comm.torch_dist_engine import TorchDist
-from dlgs_bench.exchange import Method
+from dlgs_bench.exchange import LocalSteps, Method
 from dlgs_bench.exchange.plugin import parameters
 
 
@@ -87,7 +87,8 @@ def _redistributed(
     """Every worker gets an equal share of the fields in ``summed_state``, and a copy of those in ``equal_state``.
 
     Other fields, such as the thresholds of each worker, return to their initial values, and the method computes them
-    again. For this, the step goes back to the beginning of the method's cycle.
+    again. For this, the step goes back to the beginning of the method's cycle. With local steps it does not go back:
+    the worker would adopt shared weights a second time, and lose its steps since then.
     """
     fitting = [one for one in state.values() if one[0].get("shard") == identity.get("shard")]
     everyone = sorted(fitting, key=lambda one: one[0]["rank"])
@@ -108,7 +109,7 @@ def _redistributed(
         parts = {index: torch.stack([one[name][index] for one in states]) for index in states[0][name]}
         shared[name] = {index: part.sum(0) / comm.world_size for index, part in parts.items()}
     (step,) = steps
-    return step - step % method.cycle, shared
+    return step if isinstance(method, LocalSteps) else step - step % method.cycle, shared
 
 
 def _refuse_other_state(saved: dict[str, Any], here: dict[str, Any]) -> None:
