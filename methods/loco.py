@@ -25,8 +25,8 @@ class LoCo(Quantised):
     relative_error = None  # the aggregate contains errors of earlier gradients
     conserves_mass = "rounding"
     conserves_when = {"average": 0.0}  # noqa: RUF012 - a constant, read by tests
-    state = ("sum_errors",)
     summed_state = ("errors",)
+    divided_state = ("sum_errors",)
 
     bits: Literal[4, 8] = 4
     average: Annotated[float, ">= 0", "<= 1"] = 0.8

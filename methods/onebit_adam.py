@@ -34,8 +34,8 @@ class OneBitAdam(Method):
     exact_when = {"beta1": 0.0, "adaptive": False}  # noqa: RUF012 - a constant, read by tests
     conserves_mass = "rounding"
     conserves_when = {"beta1": 0.0, "adaptive": False, "warmup_steps": 1}  # noqa: RUF012 - a constant, read by tests
-    state = ("sum_errors",)
     summed_state = ("errors",)
+    divided_state = ("sum_errors",)
     equal_state = ("means", "squares")
 
     warmup_steps: Annotated[int, ">= 1"] = 50

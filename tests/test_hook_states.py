@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import hook_states as script
 import pytest
 import torch
-from support import at, documented, make
+from support import at, documented, exchange_steps, gradients, make
 from test_hook_scripts import HOOKED, OPTIONS
 from world import World
 
@@ -151,3 +151,30 @@ def test_local_steps_of_fewer_workers_keep_what_was_trained_since_shared_weights
     assert weight == -15.0
     # At step 23, the weights of step 20 are adopted.
     assert run_workers(1, load) == [[-16.0, -17.0, -18.0, -19.0, -17.0, -18.0]]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("name, options", [("loco", {}), ("onebit_adam", {"warmup_steps": 1})])
+def test_the_residuals_of_sums_are_kept_with_another_number_of_workers(name, options, workers):
+    """They are as large as the rounding error of the aggregate."""
+    size = 1000
+
+    def save(comm) -> tuple[dict, torch.Tensor]:
+        method = make(name, **options)
+        exchange_steps(comm, method, gradients(comm.rank, 4, (size,)))
+        identity = states.identity_of(name, method, comm, [size], [(size,)])
+        return states.saved_state(comm, identity, 4, method), method.sum_errors[0]
+
+    def load(comm) -> torch.Tensor:
+        method = make(name, **options)
+        identity = states.identity_of(name, method, comm, [size], [(size,)])
+        _, kept = states.loaded_state(first | second, comm, identity, method, redistribute=True)
+        method.load_state_dict(kept)
+        after = method.sum_errors[0].clone()
+        exchange_steps(comm, method, gradients(comm.rank, 1, (size,)), first=5)
+        return after
+
+    (first, before), (second, other) = run_workers(2, save)
+    assert before.norm() > 0
+    assert torch.equal(torch.cat(run_workers(workers, load)), torch.cat([before, other]))

@@ -130,10 +130,12 @@ class Method:
     ``decay_joins_gradient``: whether weight decay is added to the gradient before the exchange, and the optimizer's
     weight decay is off. The method's momentum then amplifies weight decay as SGD's momentum would.
 
-    State that a resumed run needs: the names of fields, declared in one of three tuples. They differ in what becomes of
+    State that a resumed run needs: the names of fields, declared in one of four tuples. They differ in what becomes of
     a field if the run continues with another number of workers. The names of base classes are added.
     ``state``: the field returns to its initial value.
     ``summed_state``: {bucket index: tensor}; every worker gets an equal share of the sum over workers.
+    ``divided_state``: {bucket index: tensor}; each worker has the state of its part of the bucket, as
+    ``tensor_split(workers)`` cuts it. The bucket is cut into as many parts as there are workers now.
     ``equal_state``: the field is the same on all workers, so every worker gets a copy.
 
     Laws that a class declares; ``tests/test_methods.py`` checks them:
@@ -162,6 +164,7 @@ class Method:
     decay_joins_gradient: ClassVar[bool] = False
     state: ClassVar[tuple[str, ...]] = ()
     summed_state: ClassVar[tuple[str, ...]] = ()
+    divided_state: ClassVar[tuple[str, ...]] = ()
     equal_state: ClassVar[tuple[str, ...]] = ()
 
     exact_when: ClassVar[dict[str, Any] | None] = None
@@ -221,5 +224,5 @@ class Method:
     @classmethod
     def state_fields(cls, *kinds: str) -> list[str]:
         """The names in the declarations ``kinds``, such as "summed_state", of the class and its bases; all if none."""
-        kinds = kinds or ("state", "summed_state", "equal_state")
+        kinds = kinds or ("state", "summed_state", "divided_state", "equal_state")
         return [name for base in cls.__mro__ for kind in kinds for name in vars(base).get(kind, ())]

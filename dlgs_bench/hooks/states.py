@@ -84,7 +84,8 @@ def global_rank(comm: Communicator) -> int:
 def _redistributed(
     state: Mapping[str, Any], comm: Communicator, identity: dict[str, Any], method: Method
 ) -> tuple[int, dict[str, Any]]:
-    """Every worker gets an equal share of the fields in ``summed_state``, and a copy of those in ``equal_state``.
+    """Every worker gets an equal share of the fields in ``summed_state``, its part of those in ``divided_state``, and a
+    copy of those in ``equal_state``.
 
     Other fields, such as the thresholds of each worker, return to their initial values, and the method computes them
     again. For this, the step goes back to the beginning of the method's cycle. With local steps it does not go back:
@@ -108,6 +109,10 @@ def _redistributed(
     for name in method.state_fields("summed_state"):
         parts = {index: torch.stack([one[name][index] for one in states]) for index in states[0][name]}
         shared[name] = {index: part.sum(0) / comm.world_size for index, part in parts.items()}
+    for name in method.state_fields("divided_state"):
+        wholes = {index: torch.cat([one[name][index] for one in states]) for index in states[0][name]}
+        parts = {index: whole.tensor_split(comm.world_size)[comm.rank] for index, whole in wholes.items()}
+        shared[name] = {index: part.clone() for index, part in parts.items()}
     (step,) = steps
     return step if isinstance(method, LocalSteps) else step - step % method.cycle, shared
 
