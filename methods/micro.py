@@ -19,7 +19,8 @@ class MiCRO(Selects, Ratio):
     The parts are equal, and rotate by one worker in each step. The indices of all workers are disjoint, so one gather
     of indices and a dense sum of about k values are enough. All workers have the same threshold. It starts at the
     largest of the k-th magnitudes of the parts, where k is the k of a part. After each step it is multiplied by
-    1 + ``gain`` (count / k - 1), with the count and the k of the whole bucket. This control rule is not from the paper.
+    1 + ``gain`` (count / k - 1), with the count and the k of the whole bucket. It starts again after a step in which no
+    worker chose an entry. This control rule is not from the paper.
     """
 
     title = "MiCRO"
@@ -47,7 +48,9 @@ class MiCRO(Selects, Ratio):
             h = max(message[:1].view(torch.float32).item() for message in messages)
             received = [message[1:] for message in messages]
         chosen = torch.cat(received).long()
-        self.common_thresholds[bucket.index] = h * (1 + self.gain * (min(len(chosen) / self.k(bucket), MOST) - 1))
+        change = self.gain * (min(len(chosen) / self.k(bucket), MOST) - 1)
+        # 0 after an empty choice, which all workers see: otherwise h would fall without end while gradients are 0.
+        self.common_thresholds[bucket.index] = h * (1 + change) if len(chosen) else 0.0
         values = corrected[chosen]
         corrected.index_fill_(0, chosen, 0)
         total = yield Sum(values)

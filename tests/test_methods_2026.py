@@ -214,6 +214,17 @@ def test_micro_keeps_the_density_although_gradients_shrink(measured):
     measured("micro", "mean error of the density / ratio while gradients shrink to 1/100", error, at_most=0.8)
 
 
+def test_micro_starts_again_after_a_layer_had_no_gradients(measured):
+    """Otherwise the threshold fell by a tenth in each step of zeros, and the whole layer was sent afterwards."""
+    steps = shares(230, 2, 5000)
+    for step in steps[20:220]:
+        step[:] = [torch.zeros(5000)] * 2
+    sent = torch.tensor([(aggregate != 0).sum() for aggregate in run("micro", steps, ratio=0.01)[0].aggregates]) / 50
+    measured("micro", "entries sent / k, mean of steps 1 to 10", sent[:10].mean(), at_most=5)
+    measured("micro", "entries sent / k, mean of 10 steps after 200 steps of zeros", sent[220:].mean(), at_most=5)
+    measured("micro", "entries sent / k, largest of 10 steps after 200 steps of zeros", sent[220:].max(), at_most=8)
+
+
 @pytest.mark.parametrize("ratio", [0.01, 0.001])
 def test_micro_sends_few_bursts_of_a_bucket_with_unequal_layers(ratio, measured):
     """All workers have one threshold. With thresholds of their own parts, four workers sent 14 to 136 k for 20
