@@ -1,7 +1,7 @@
 """DGC: momentum is applied on each worker before sparsification, and cleared at the entries that are sent."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from torch import Tensor
@@ -40,6 +40,7 @@ class DGC(Momentum, Selects, Ratio):
     masking: bool = True
     warmup: Annotated[int, ">= 0"] = 0
     clip: Annotated[float, "> 0"] = math.inf
+    warm: bool = field(default=False, init=False, repr=False)  # a timing run starts after the warm-up
 
     def exchange(self, bucket: Bucket, context: StepContext) -> Requests:
         bound = self.clip / context.workers**0.5
@@ -54,7 +55,7 @@ class DGC(Momentum, Selects, Ratio):
         return (yield Sum(values, indices, out=bucket.gradient))
 
     def _k(self, bucket: Bucket, context: StepContext) -> int:
-        early = 0.25 ** (1 + (context.step - 1) // self.warmup) if self.warmup else 0
+        early = 0.25 ** (1 + (context.step - 1) // self.warmup) if self.warmup and not self.warm else 0
         return max(self.k(bucket), int(early * bucket.size))
 
     def _rule(self, unsent: Tensor, k: int) -> TopK | Threshold:
@@ -65,3 +66,7 @@ class DGC(Momentum, Selects, Ratio):
             if 0.8 * k <= count_at_least(unsent, h)[0] <= 1.3 * k:  # the authors' bounds
                 return Threshold(h)
         return TopK(k)
+
+    def warm_start(self, bucket: Bucket, workers: int) -> None:
+        super().warm_start(bucket, workers)
+        self.warm = True

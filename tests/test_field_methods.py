@@ -336,6 +336,14 @@ def test_dgc_warms_up_in_quarters_and_clips_a_workers_share():
     torch.testing.assert_close(small, mean(step))
 
 
+def test_dgc_is_timed_after_its_warm_up(measured):
+    size, k = 20_000, 200
+    method, gradient = make("dgc", ratio=0.01, warmup=100), random(size)
+    method.warm_start(Bucket(0, gradient.clone()), 1)
+    sent = [len(next(method.exchange(Bucket(0, random(size, step)), at(step))).values) for step in (1, 2)]
+    measured("dgc", "entries sent / k, step 2 after a warm start, warm-up of 100 steps", sent[1] / k, at_most=1.3)
+
+
 # Thresholds
 
 
