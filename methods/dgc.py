@@ -24,8 +24,9 @@ class DGC(Momentum, Selects, Ratio):
 
     ``warmup``: steps of each stage of the warm-up, which sends a quarter of the entries, then a sixteenth, and so on
     down to the ratio.
-    ``clip``: a bound on the norm of a layer's mean gradient; the norm of each worker's share is clipped to
-    ``clip`` / sqrt(workers). The paper clips the norm of the whole gradient.
+    ``clip``: the norm of each worker's share of a layer's mean gradient is clipped to ``clip`` / sqrt(workers). The
+    norm of the mean is then at most about ``clip`` if the workers' gradients are independent. If they are equal, it is
+    up to sqrt(workers) times as large. The paper clips the norm of the whole gradient.
     ``masking=False`` clears v, but not u. If all entries are sent, this is SGD with momentum.
 
     Warm-up and clipping are off by default. The authors' recipes for images do not clip. Their warm-up is given in

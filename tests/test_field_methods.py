@@ -325,13 +325,16 @@ def test_dgc_forgets_velocity_and_residual_where_it_sent(selection):
         assert torch.equal(method.velocities[0], u) and torch.equal(method.residuals[0], v)
 
 
-def test_dgc_warms_up_in_quarters_and_clips_a_workers_share():
+def test_dgc_warms_up_in_quarters_and_clips_a_workers_share(measured):
     method = make("dgc", ratio=0.01, warmup=2)
     sent = [len(next(method.exchange(Bucket(0, random(1000, step)), at(step))).values) for step in range(1, 10)]
     assert sent == [250, 250, 62, 62, 15, 15, 10, 10, 10]
     step = shares(1, 4, 400)[0]
     clipped = run("dgc", [step], ratio=1.0, clip=1.0)[0].aggregates[0]
     torch.testing.assert_close(clipped, mean([share / share.norm() / 2 for share in step]))
+    measured("dgc", "norm of the mean / clip, 4 independent workers", clipped.norm(), at_least=0.8, at_most=1.2)
+    equal = run("dgc", [[step[0]] * 4], ratio=1.0, clip=1.0)[0].aggregates[0]
+    measured("dgc", "norm of the mean / clip, 4 equal workers", equal.norm(), at_least=1.99, at_most=2.01)
     small = run("dgc", [step], ratio=1.0, clip=1e9)[0].aggregates[0]
     torch.testing.assert_close(small, mean(step))
 
