@@ -24,8 +24,10 @@ class OneBitAdam(Method):
 
     The optimizer's momentum is off, and its weight decay is applied to the weights directly. Learning rates are as
     large as with Adam. Both m and v are corrected for their bias, as in Adam; the authors' code does not correct them,
-    and has one scale per layer. A sign cannot encode 0. So an entry of the aggregate is 0 if its gradient was 0 in all
-    steps of the warm-up; the authors' code has a mask for this.
+    and has one scale per layer. A sign cannot encode 0. So an entry of m / (sqrt(v) + eps) is set to 0 if its gradient
+    was 0 in all steps of the warm-up, where v is 0. The paper does not mention such entries; the authors' code takes a
+    mask from the user. With ``adaptive=False``, m is returned as it was sent: such an entry gets a sign times the rms
+    of its block, and the residual subtracts it again in later steps.
     """
 
     title = "1-bit Adam"

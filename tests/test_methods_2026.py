@@ -776,6 +776,18 @@ def test_one_bit_adam_never_changes_entries_without_a_gradient_in_the_warm_up():
         assert not aggregate[:10].any() and aggregate[10:].abs().min() > 0 and aggregate.abs().max() < 100
 
 
+def test_one_bit_adam_without_a_variance_takes_the_signs_of_such_entries_back(measured):
+    """What is sent of an entry without a gradient cancels over the steps, because of error feedback."""
+    steps = shares(200, 2, 300)
+    for share in (share for step in steps for share in step):
+        share[:10] = 0
+    aggregates = run("onebit_adam", steps, adaptive=False, beta1=0.0)[0].aggregates
+    signs_of_zeros = torch.stack(aggregates)[2:, :10]
+    assert signs_of_zeros.abs().min() > 0
+    rest = signs_of_zeros.sum(0).abs().max() / signs_of_zeros.abs().sum(0).min()
+    measured("onebit_adam", "sum / sum of magnitudes, entries without a gradient, 198 steps", rest, at_most=0.1)
+
+
 def test_one_bit_adam_saves_97_percent_of_the_bytes_after_its_warm_up(measured):
     """The paper claims 97 % less communication than float32."""
     steps = shares(2, 4, 80_000)
