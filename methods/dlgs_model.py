@@ -36,13 +36,14 @@ class ModelDLGS(Sparsifier):
         return self.refresh_every
 
     def phase(self, step: int) -> str:
-        return "refresh" if (step - 1) % self.refresh_every == 0 else "reuse"
+        names = {0: "refresh", 1: "new threshold"}  # the second computes the threshold, so it takes longer than others
+        return names.get((step - 1) % self.refresh_every, "reuse")
 
     def rule(self, bucket: Bucket, context: StepContext) -> Threshold | None:
         if bucket.index in self.magnitudes:  # counts of an earlier step
             self._refresh(bucket)
         # Where the host does not wait for the device, all workers must decide alike, so by the step alone.
-        reuse = self.phase(context.step) == "reuse" and (self.threshold or is_async(bucket.gradient))
+        reuse = self.phase(context.step) != "refresh" and (self.threshold or is_async(bucket.gradient))
         return Threshold(self.threshold) if reuse else None
 
     def select(self, corrected: Tensor, bucket: Bucket, context: StepContext) -> Threshold:

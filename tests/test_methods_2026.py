@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import CLASSES, at, examples, exchange_of, make, one_step
-from test_field_methods import mean, run, shares
+from test_field_methods import mean, random, run, shares
 
 from dlgs_bench import plugins
 from dlgs_bench.comm.collectives import HEADER_BYTES
@@ -22,6 +22,7 @@ from dlgs_bench.exchange import Bucket
 from dlgs_bench.exchange.plugin import class_info
 from dlgs_bench.exchange.selection import torch_backend
 from dlgs_bench.exchange.transforms import hadamard, rotate
+from dlgs_bench.training.timed import phase_share, timed_steps
 
 pytestmark = pytest.mark.unit
 
@@ -294,6 +295,26 @@ def test_one_threshold_is_the_kth_magnitude_of_all_buckets_in_the_last_refresh_s
             assert counts[0] > 90  # with equal densities it would be 3
         if (step - 1) % refresh_every == 0:
             wanted = torch.cat(corrected).abs().sort().values[-(sum(sizes) // 100)].item()
+
+
+@pytest.mark.parametrize("refresh_every", [1, 2, 32])
+def test_the_step_that_computes_the_one_threshold_is_timed_as_its_own_phase(refresh_every):
+    """Otherwise a timing run with ``repeats: 1`` would measure it as the typical step."""
+    method = make("dlgs_model", refresh_every=refresh_every)
+    steps = timed_steps(method, 1)
+    assert steps == [1, 2, 3][:refresh_every]
+    shares_of_phases = [phase_share(method, method.phase(step)) for step in steps]
+    assert sum(shares_of_phases) == 1 and set(shares_of_phases[:2]) == {1 / refresh_every}
+
+
+def test_the_phase_of_a_new_threshold_is_the_step_that_computes_it():
+    method, phases, changed = make("dlgs_model"), [], []
+    for step in (1, 2, 3):
+        before = method.threshold
+        next(method.exchange(Bucket(0, random(1000, step)), at(step)))
+        phases.append(method.phase(step))
+        changed.append(method.threshold != before)
+    assert phases == ["refresh", "new threshold", "reuse"] and changed == [False, True, False]
 
 
 def test_each_layer_of_a_group_has_a_threshold_that_follows_its_own_rms():
