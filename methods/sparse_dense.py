@@ -14,9 +14,12 @@ class SparseDense(Sparsifier):
 
     A sparse step sends the k largest entries of gradient + residual of each layer, and keeps the others. A dense step
     sends all entries, so the residual is then zero. If ``threshold`` is above 0, a sparse step sends the entries whose
-    magnitude is strictly above it instead, and ``ratio`` has no effect. ``threshold`` is in units of a worker's
-    gradient. If T is larger than the number of steps, all steps are sparse: this is a Top-K of each layer with error
-    feedback. Timing runs measure the first sparse steps after a dense step. With a threshold, later steps send more.
+    magnitude is strictly above it instead. ``threshold`` is in units of a worker's gradient. ``ratio`` then has no
+    effect on a CPU. On a GPU it limits messages: the first one has space for 2.5 k entries, and a later one for 1.25
+    times the larger of k and the last count. Entries that do not fit are sent later.
+
+    If T is larger than the number of steps, all steps are sparse: this is a Top-K of each layer with error feedback.
+    Timing runs measure the first sparse steps after a dense step. With a threshold, later steps send more entries.
     """
 
     title = "sparse and dense"

@@ -165,6 +165,19 @@ def test_a_worker_with_fewer_than_k_entries_makes_the_same_collectives(name, beh
     assert all(same(first, other) for other in others)
 
 
+def test_the_ratio_limits_the_first_message_of_a_threshold(behind):
+    def work(comm) -> list[int]:
+        method, sent = make("sparse_dense", ratio=0.001, threshold=1.0), []
+        exchange = exchange_of(comm, method, gradients(0, 1, (10_000,))[0])
+        for number, step in enumerate(gradients(0, 2, (10_000,)), start=1):
+            one_step(comm, exchange, step, number)
+            sent.append(int(exchange.transport.sent_entries))
+        return sent
+
+    ((first, second),) = run_workers(1, work)
+    assert first == 26 and second > 3000  # int(2.5 k) + 1, and all
+
+
 def test_what_finds_no_room_is_sent_later_and_nothing_is_lost(behind):
     """The gradients grow, so the thresholds of the first step choose ever more entries."""
     steps = 7
