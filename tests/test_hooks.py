@@ -563,6 +563,17 @@ def test_a_method_sees_the_step_and_the_optimizers_rate_in_it(alone, monkeypatch
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("two", [False, True])
+def test_layers_with_a_rate_of_0_do_not_stop_demo(alone, two):
+    model = DistributedDataParallel(net := torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)))
+    groups = [{"params": net[0].parameters(), "lr": 0.0}, {"params": net[1].parameters(), "lr": LR}]
+    optimizers = [torch.optim.SGD([group]) for group in groups] if two else [torch.optim.SGD(groups)]
+    hook = DDPHook(model, optimizers, "demo")
+    model(torch.ones(1, 3)).sum().backward()
+    assert hook.step == 1 and flat(net[1]).any()
+
+
+@pytest.mark.unit
 def test_gradients_that_accumulated_without_synchronising_are_exchanged_together(alone):
     net = built()
     plain = built()

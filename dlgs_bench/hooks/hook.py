@@ -30,7 +30,14 @@ from dlgs_bench.exchange.plugin import class_info, method_class
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.callers import refuse_compiled_autograd, refuse_inner_backward, stepping_scaler
 from dlgs_bench.hooks.groups import agreement, refuse_destroyed
-from dlgs_bench.hooks.optimizers import JoinedDecay, coupled_decays, listed_optimizers, momentum_of, refuse_stranger
+from dlgs_bench.hooks.optimizers import (
+    JoinedDecay,
+    coupled_decays,
+    listed_optimizers,
+    momentum_of,
+    rate_of,
+    refuse_stranger,
+)
 from dlgs_bench.hooks.states import arguments_of, global_rank, identity_of, loaded_state, saved_state
 from dlgs_bench.hooks.wrappers import before_forward, refuse_outer
 from dlgs_bench.topology import ALL_GATHER
@@ -52,8 +59,8 @@ class Hook:
     ``bucket_cap_mb`` MiB. The scope "plan" merges by size too, since a hook has no calibration. ``ends``: layers, in
     the order in which backward finishes them, before which a bucket ends in any case.
 
-    ``step``: the number of backward passes exchanged so far. The method gets the learning rate of the first group of
-    the first optimizer. Residuals are float32 and unscaled: ``scaler`` is the GradScaler that scales the loss.
+    ``step``: the number of backward passes exchanged so far. The method gets the first learning rate above 0
+    of the optimizers' groups. Residuals are float32 and unscaled: ``scaler`` is the GradScaler that scales the loss.
     """
 
     def __init__(
@@ -176,8 +183,8 @@ class Hook:
         if self._decay is not None:
             self._decays = self._decay.by_parameter()
         self.step += 1
-        lr = float(self._optimizers[0].param_groups[0]["lr"])
-        self._exchange.begin(StepContext(self.step, self._comm.rank, self._comm.world_size, lr))
+        context = StepContext(self.step, self._comm.rank, self._comm.world_size, rate_of(self._optimizers))
+        self._exchange.begin(context)
 
     def _warn_of_forgotten_state(self) -> None:
         """Warn once, in the first step, if the optimizer was resumed and the hook was not.

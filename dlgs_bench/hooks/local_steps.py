@@ -24,7 +24,7 @@ from dlgs_bench.exchange.flat_gradients import FlatGradients
 from dlgs_bench.exchange.transport import transport
 from dlgs_bench.hooks.groups import agreement, own_communicator, refuse_destroyed
 from dlgs_bench.hooks.hook import checked_method, plain_context, released_with, still, usable, weakly
-from dlgs_bench.hooks.optimizers import listed_optimizers, refuse_stranger
+from dlgs_bench.hooks.optimizers import listed_optimizers, rate_of, refuse_stranger
 from dlgs_bench.hooks.states import arguments_of, identity_of, loaded_state, saved_state
 from dlgs_bench.hooks.wrappers import before_forward, refuse_inner, refuse_outer
 from dlgs_bench.topology import ALL_GATHER
@@ -239,8 +239,8 @@ class LocalSteps:
         return identity_of(self.name, self.method, self._comm, sizes, self._flat.shapes)
 
     def _begin(self) -> None:
-        lr = float(self._optimizers[0].param_groups[0]["lr"])
-        self._exchange.begin(StepContext(self.steps, self._comm.rank, self._comm.world_size, lr))
+        context = StepContext(self.steps, self._comm.rank, self._comm.world_size, rate_of(self._optimizers))
+        self._exchange.begin(context)
 
     def _read(self) -> None:
         """Copy the model's weights into the flat tensor."""

@@ -68,6 +68,12 @@ def coupled_decays(optimizer: Optimizer) -> Iterator[tuple[dict, float]]:
             )
 
 
+def rate_of(optimizers: Iterable[Optimizer]) -> float:
+    """The first learning rate above 0 of the groups; 0 if there is none. Layers that stay as they are may have 0."""
+    rates = (float(group.get("lr") or 0.0) for optimizer in optimizers for group in optimizer.param_groups)
+    return next((rate for rate in rates if rate > 0), 0.0)
+
+
 def has_closure(positional: tuple, named: dict) -> bool:
     """Whether the arguments of a step, as torch gives them to hooks of optimizers, contain a closure."""
     return len(positional) > 1 or named.get("closure") is not None  # the first argument is the optimizer
