@@ -335,6 +335,38 @@ def test_an_optimizer_decays_what_a_hook_with_momentum_does_not_exchange():
         torch.testing.assert_close(ours, plain)
 
 
+class SameSGD(torch.optim.SGD):
+    """A subclass that steps as SGD does."""
+
+
+class SGDW(torch.optim.SGD):
+    """Decays weights, and not the gradient."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+class OwnAdamW(torch.optim.AdamW):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, SameSGD, SGDW, OwnAdamW])
+def test_weight_decay_of_a_step_that_is_not_torchs_is_refused(kind):
+    model = DistributedDataParallel(net())
+    settings = {"betas": (0.0, 0.9)} if kind is OwnAdamW else {}
+    optimizer = kind(model.parameters(), lr=0.1, weight_decay=0.5, **settings)
+    hook = hooked(model, optimizer, "dgc")
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)  # it replaces step of the instance
+    if kind in (SGDW, OwnAdamW):
+        line = refused(lambda: backward(model))
+        assert line.startswith(f"weight_decay: 0.5 of {kind.__name__} may or may not belong before the method's")
+        return
+    backward(model)
+    optimizer.step()
+    assert hook.step == 1 and optimizer.param_groups[0]["weight_decay"] == 0.5
+
+
 def test_a_bucket_whose_indices_need_more_than_32_bits_is_refused():
     topk, cast = method_class("topk")(ratio=0.1), method_class("cast")()
     line = "model: topk would have a bucket of 1,073,741,824 entries, and at most 1,073,741,823 are possible; use a"

@@ -53,19 +53,21 @@ def momentum_of(optimizer: Optimizer) -> str | None:
 def coupled_decays(optimizer: Optimizer) -> Iterator[tuple[dict, float]]:
     """(group, decay) of every group whose weight decay is added to the gradient; negative if SGD maximises.
 
-    ValueError in one line if an optimizer outside torch decays weights, since its kind of weight decay is not known.
+    ValueError in one line if weights decay in a ``step`` that is not torch's, since its kind of weight decay is not
+    known. A subclass of SGD whose ``step`` calls SGD's is refused too: what else it does cannot be seen.
     """
     for group in optimizer.param_groups:
         decay = group.get("weight_decay", 0.0)
-        if not decay or group.get("decoupled_weight_decay") or isinstance(optimizer, torch.optim.AdamW):
+        if not decay:
             continue
-        if isinstance(optimizer, COUPLED):
-            yield group, -decay if group.get("maximize") else decay
-        elif not type(optimizer).__module__.startswith("torch.optim"):
+        if not type(optimizer).step.__module__.startswith("torch.optim"):  # torch's wrappers of a step keep its module
             raise ValueError(
                 f"weight_decay: {decay} of {type(optimizer).__qualname__} may or may not belong before the method's "
                 "momentum; give weight_decay=0 and add the decay to the loss, or use an optimizer of torch"
             )
+        decoupled = group.get("decoupled_weight_decay") or isinstance(optimizer, torch.optim.AdamW)
+        if isinstance(optimizer, COUPLED) and not decoupled:
+            yield group, -decay if group.get("maximize") else decay
 
 
 def rate_of(optimizers: Iterable[Optimizer]) -> float:
