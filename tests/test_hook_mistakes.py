@@ -268,6 +268,27 @@ def test_a_layer_that_is_removed_or_replaced_after_wrapping_is_refused():
         assert refused(lambda model=model: hooked(model)).startswith(line)
 
 
+def test_a_second_hook_is_refused_on_another_wrapper_too():
+    model = DistributedDataParallel(net())
+    hook, other = hooked(model), DistributedDataParallel(model.module)
+    line = "0.weight: another hook exchanges its gradient already; call close of that hook first"
+    assert refused(lambda: hooked(other)) == refused(lambda: hooked(model)) == line
+    hook.close()
+    hook = hooked(other)
+    backward(other)
+    assert hook.step == 1
+
+
+def test_a_part_that_ddp_ignores_may_have_a_hook_of_its_own():
+    plain = nn.Sequential(nn.Linear(3, 4), part := DistributedDataParallel(nn.Linear(4, 1)))
+    ignored = ["1.module.weight", "1.module.bias"]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(plain, ignored)
+    model = DistributedDataParallel(plain)
+    hook, own = hooked(model), hooked(part)
+    backward(model)
+    assert hook.step == own.step == 1
+
+
 def test_a_method_that_needs_a_plan_is_refused():
     line = "method: lags_adaptive takes the ratio of each layer from a plan, and a hook has no plan"
     assert refused(lambda: hooked(DistributedDataParallel(net()), method="lags_adaptive")).startswith(line)

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from dlgs_bench.buckets import fill, filled_by
 from dlgs_bench.exchange import Method
 from dlgs_bench.hooks.groups import own_communicator
-from dlgs_bench.hooks.hook import Hook, is_not_zero, plain_context, refuse_sparse, weakly
+from dlgs_bench.hooks.hook import Hook, is_not_zero, plain_context, refuse_second_hook, refuse_sparse, weakly
 from dlgs_bench.hooks.optimizers import has_closure
 from dlgs_bench.hooks.wrappers import before_forward, exchanged_by, refuse_inner, refuse_outer
 
@@ -47,8 +47,9 @@ class DDPHook(Hook):
         *, bucket_cap_mb: float = math.inf, scaler: torch.amp.GradScaler | None = None, **options: Any,
     ) -> None:  # fmt: skip
         model = _checked(getattr(model, "_orig_mod", model))  # what torch.compile has wrapped
-        registered = _registered(model)
         parameters = exchanged_by(model)
+        refuse_second_hook(parameters)
+        registered = _registered(model)
         ends = _ends([p.numel() * p.element_size() for p in parameters.values() if p.numel()][::-1], model)
         comm = own_communicator(model.process_group, next(model.module.parameters()).device)
         super().__init__(model.module, parameters, optimizer, comm, method, options, bucket_cap_mb, scaler, ends)

@@ -73,7 +73,7 @@ class FSDPHook(ParameterHook):
         """The sharded parameters of which this rank has entries, in the order of model.parameters()."""
         return self._shards[::-1]
 
-    def _decayed(self) -> Sequence[Any]:
+    def _trained(self) -> Sequence[Any]:
         return self._shards
 
     @property

@@ -211,7 +211,7 @@ class Hook:
         else:
             view.copy_(gradient).mul_(factor)
 
-    def _decayed(self) -> Iterable[Tensor]:
+    def _trained(self) -> Iterable[Tensor]:
         """The parameters that the optimizers have, of the layers that this hook exchanges."""
         return (parameter for parameter, _ in self._flat.views)
 
@@ -421,7 +421,7 @@ _HOOKS: "weakref.WeakSet[Hook]" = weakref.WeakSet()
 
 def _joined() -> set[int]:
     """The ids of parameters to whose gradients a hook adds their weight decay."""
-    return {id(p) for hook in _HOOKS if hook._decay is not None for p in hook._decayed()}
+    return {id(p) for hook in _HOOKS if hook._decay is not None for p in hook._trained()}
 
 
 def _watch_steps(hook: Hook) -> RemovableHandle:
@@ -505,8 +505,12 @@ def open_hooks() -> list["Hook"]:
 
 def refuse_second_hook(parameters: Mapping[str, Tensor]) -> None:
     """ValueError in one line if another hook exchanges one of these parameters already."""
-    taken = still(lambda: [name for name, p in parameters.items() if any(id(p) in hook._exchanged for hook in _HOOKS)])
-    if taken:
+
+    def find() -> list[str]:
+        others = {id(p) for hook in _HOOKS for p in hook._trained()}
+        return [name for name, p in parameters.items() if id(p) in others]
+
+    if taken := still(find):
         raise ValueError(f"{taken[0]}: another hook exchanges its gradient already; call close of that hook first")
 
 
