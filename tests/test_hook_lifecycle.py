@@ -1,6 +1,7 @@
 """What a hook holds goes when the hook goes, models with a hook can be copied, and nobody waits without end."""
 
 import gc
+from collections import OrderedDict
 from datetime import timedelta
 
 import hook_lifecycle as script
@@ -11,7 +12,9 @@ from support import every_engine, horovod_is_slow
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
+from dlgs_bench.hooks.checkpoints import attach
 from dlgs_bench.hooks.ddp import DDPHook
 from dlgs_bench.hooks.fsdp import FSDPHook
 from dlgs_bench.hooks.local_steps import LocalSteps
@@ -190,6 +193,49 @@ def test_a_hook_whose_group_is_destroyed_says_so_and_a_new_one_works(one):
     with DDPHook(model, torch.optim.SGD(model.parameters()), "none") as hook:
         script.train(model, hook._optimizers[0], 0)
         assert hook.step == 2
+
+
+class Accelerator:
+    """Keeps functions for its checkpoints as accelerate.Accelerator does."""
+
+    def __init__(self) -> None:
+        self.saves, self.loads = OrderedDict(), OrderedDict()
+
+    def register_save_state_pre_hook(self, function) -> RemovableHandle:
+        return self._kept(self.saves, function)
+
+    def register_load_state_pre_hook(self, function) -> RemovableHandle:
+        return self._kept(self.loads, function)
+
+    def _kept(self, functions: OrderedDict, function) -> RemovableHandle:
+        handle = RemovableHandle(functions)
+        functions[handle.id] = function
+        return handle
+
+
+@pytest.mark.parametrize("how", ["close", "delete"])
+def test_an_accelerator_saves_the_state_of_a_hook_until_the_hook_ends(one, how, tmp_path):
+    model, accelerator = DistributedDataParallel(script.net()), Accelerator()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook = DDPHook(model, optimizer, "topk", ratio=0.2)
+    attach(hook, accelerator)
+    script.train(model, optimizer, 0)
+    if how == "close":
+        hook.close()
+    else:
+        model, plain = None, model.module
+        del hook
+        gc.collect()
+        model = DistributedDataParallel(plain)
+    assert not accelerator.saves and not accelerator.loads
+    hook = DDPHook(model, optimizer, "lags", ratio=0.2)
+    attach(hook, accelerator)
+    for save in accelerator.saves.values():
+        save([], [], tmp_path)
+    script.train(model, optimizer, 0)
+    for load in accelerator.loads.values():
+        load([], tmp_path)
+    assert hook.step == 0
 
 
 def resumed(load: bool) -> DDPHook:

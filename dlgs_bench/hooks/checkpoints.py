@@ -1,5 +1,6 @@
 """The state of a hook in checkpoints of frameworks: one file per rank, since residuals differ between ranks."""
 
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,12 @@ def load_rank_state(hook: Hook, folder: str | Path, redistribute: bool = False) 
 
 
 def attach(hook: Hook, accelerator: Any, redistribute: bool = False) -> None:
-    """Have ``accelerator``, an accelerate.Accelerator, save and load the state of ``hook`` with its own."""
-    accelerator.register_save_state_pre_hook(lambda models, weights, folder: save_rank_state(hook, folder))
-    accelerator.register_load_state_pre_hook(lambda models, folder: load_rank_state(hook, folder, redistribute))
+    """Have ``accelerator``, an accelerate.Accelerator, save and load the state of ``hook`` until the hook is closed."""
+    own = weakref.proxy(hook)  # the accelerator does not keep it
+    hook._handles += [
+        accelerator.register_save_state_pre_hook(lambda models, weights, folder: save_rank_state(own, folder)),
+        accelerator.register_load_state_pre_hook(lambda models, folder: load_rank_state(own, folder, redistribute)),
+    ]
 
 
 def _file(folder: str | Path, rank: int | str) -> Path:
