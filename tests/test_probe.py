@@ -158,6 +158,21 @@ def test_a_skipped_optimizer_step_does_not_count_as_accumulation(tmp_path):
 
 
 @pytest.mark.unit
+def test_a_step_that_raises_is_not_recorded_and_recording_goes_on(tmp_path):
+    model, optimizer = plain(torch.nn.Linear(2, 1))
+    recorder = Recorder(model, optimizer, tmp_path / "profile.json", 5, ["cast"])
+    recorder.start()
+    for number in range(9):
+        model(torch.ones(4, 2)).sum().backward()
+        optimizer.param_groups[0]["lr"] = None if number == 4 else 0.1
+        with pytest.raises(TypeError) if number == 4 else nullcontext():
+            optimizer.step()
+    recorder.remove_hooks()
+    assert len(recorder._recorded) == 5
+    assert {len(row["step"].passes) for row in recorder._recorded} == {1}
+
+
+@pytest.mark.unit
 def test_autocast_around_the_forward_pass_does_not_change_the_methods(tmp_path):
     model, optimizer = plain(torch.nn.Linear(20, 10))
     with record(model, optimizer, tmp_path / "profile.json", steps=1, methods=["powersgd"]):

@@ -166,6 +166,7 @@ class Recorder:
         self._output_handles: list[Any] = []
         self._recorded: list[dict[str, Any]] = []
         self._step, self._began, self._seen, self._depth = _Step(), None, 0, 0
+        self._in_closure = False  # whether an optimizer's step computes gradients
         self._exchanges = True  # whether the gradients of the current pass are exchanged
         self._finished = self._written = False
 
@@ -242,6 +243,8 @@ class Recorder:
         if len(self._recorded) == self._steps:
             self.finish()
             return
+        if self._depth and not self._in_closure:  # an optimizer's step has raised an exception
+            self._step, self._began, self._depth = _Step(), None, 0
         if has_outer(self._parameters):
             raise ValueError("record: model: a DistributedDataParallel around it is trained; give record that model")
         if not self._seen:  # a hook can be made in the context
@@ -290,7 +293,11 @@ class Recorder:
         """``closure``, which computes gradients. What comes after it counts as the optimizer's work."""
 
         def computed() -> Any:
-            loss = closure()
+            self._in_closure = True
+            try:
+                loss = closure()
+            finally:
+                self._in_closure = False
             if not self._finished:
                 self._step.optimizer = self._marks.mark()
             return loss
