@@ -356,6 +356,22 @@ def test_an_optimizer_decays_what_a_hook_with_momentum_does_not_exchange():
         torch.testing.assert_close(ours, plain)
 
 
+def test_an_optimizer_that_replaces_one_with_weight_decay_is_refused():
+    model = DistributedDataParallel(net())
+    weights = [p for p in model.parameters() if p.dim() == 2]
+    first = torch.optim.SGD(weights, lr=0.1, weight_decay=0.5)
+    hook, second = hooked(model, first, "dgc"), sgd(model)
+    backward(model)
+    torch.optim.SGD([p for p in model.parameters() if p.dim() == 1], lr=0.1).step()  # they have no weight decay
+    assert refused(second.step) == (
+        "0.weight: dgc adds the weight decay of its own optimizer, and SGD, which it was not given, steps; give the "
+        "hook the optimizer that steps"
+    )
+    first.step()
+    hook.close()
+    second.step()
+
+
 class SameSGD(torch.optim.SGD):
     """A subclass that steps as SGD does."""
 

@@ -293,6 +293,12 @@ class Hook:
                 )
         for number, group in enumerate(optimizer.param_groups):
             for p in group["params"]:
+                if optimizer not in self._optimizers and id(p) in self._exchanged and p in self._decays:
+                    raise ValueError(
+                        f"{self._name_of(p)}: {self.name} adds the weight decay of its own optimizer, and "
+                        f"{type(optimizer).__qualname__}, which it was not given, steps; give the hook the optimizer "
+                        "that steps"
+                    )
                 if p.grad is not None and p.requires_grad and p.numel() and not self._is_exchanged(p):
                     raise ValueError(
                         f"{self._name_of(p) or f'a parameter of shape {tuple(p.shape)} in group {number}'} has a "
