@@ -1,5 +1,6 @@
 """Local steps in somebody's script, on two ranks, against DiLoCo written down for one process."""
 
+import copy
 import re
 
 import pytest
@@ -219,3 +220,15 @@ def test_a_resume_without_the_outer_state_is_said_on_the_first_step():
     model.load_state_dict(built(3).state_dict())  # after the construction, which kept other weights
     with pytest.raises(ValueError, match=r"^model: its weights have changed since LocalSteps was made; load weights"):
         inner_step(model, fresh, 0, 0)
+
+
+@pytest.mark.unit
+def test_a_step_after_close_is_one_line_and_a_copy_of_the_model_has_no_local_steps():
+    model = built()
+    with LocalSteps(model, adamw(model), "diloco", local_steps=2) as sync:
+        model.sync = sync
+        assert copy.deepcopy(model).sync is None and model.sync is sync
+        sync.step()
+    with pytest.raises(ValueError, match=r"^LocalSteps was closed, so diloco exchanges nothing; call step .+ again$"):
+        sync.step()
+    assert sync.steps == 1

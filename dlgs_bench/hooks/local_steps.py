@@ -120,8 +120,16 @@ class LocalSteps:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __reduce__(self) -> tuple:
+        return type(None), ()  # a copy of a module that holds its LocalSteps has no LocalSteps
+
     def step(self) -> None:
         """Count a step of the optimizer. If the method acts at this step, exchange or adopt shared weights."""
+        if not self._finalizer.alive:
+            raise ValueError(
+                f"LocalSteps was closed, so {self.name} exchanges nothing; call step within the with block, or make "
+                "LocalSteps again"
+            )
         if not self._agreed:
             self._refuse_lost()
         self.steps += 1
