@@ -159,6 +159,71 @@ def test_gradients_of_passes_outside_the_hooks_model_are_refused_in_the_first_st
     assert hook.step == 0 and all(map(torch.equal, before, model.parameters()))
 
 
+def twice_forward(model: nn.Module) -> None:
+    first, second = (model(torch.ones(2, 3)).sum() for _ in range(2))
+    first.backward()
+    second.backward()
+
+
+def twice_backward(model: nn.Module) -> None:
+    loss = model(torch.ones(2, 3)).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def outside(model: nn.Module) -> None:
+    backward(model.module)
+
+
+@pytest.mark.parametrize("habit", [twice_forward, twice_backward, outside])
+@pytest.mark.parametrize("settings", [{}, {"gradient_as_bucket_view": True}, {"static_graph": True}])
+def test_gradients_that_ddp_does_not_exchange_are_refused_in_every_step(habit, settings):
+    model = DistributedDataParallel(net(), **settings)
+    optimizer = sgd(model)
+    hook = hooked(model, optimizer)
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(model)
+        optimizer.step()
+    optimizer.zero_grad()
+    habit(model)
+    line = "backward: its gradients were not exchanged, since DistributedDataParallel exchanges only the first backward"
+    assert refused(optimizer.step).startswith(line)
+    optimizer.zero_grad()
+    optimizer.step()
+    backward(model)
+    optimizer.step()
+    assert hook.step >= 3
+
+
+def test_gradients_that_are_exchanged_later_or_discarded_are_legal():
+    model = DistributedDataParallel(net())
+    optimizer = sgd(model)
+    hook = hooked(model, optimizer)
+    backward(model)
+    optimizer.step()
+    with model.no_sync():  # gradients of this pass are exchanged in the next pass
+        twice_backward(model)
+    backward(model)
+    optimizer.step()
+    twice_forward(model)
+    backward(model)
+    optimizer.step()
+    kept = [p.grad for p in model.parameters()]
+    optimizer.zero_grad()
+    outside(model)
+    for p, gradient in zip(model.parameters(), kept, strict=True):
+        p.grad = gradient
+    optimizer.step()
+    with model.no_sync():  # the script steps on its own gradients
+        twice_forward(model)
+    optimizer.step()
+    with torch.no_grad():
+        model(torch.ones(2, 3))
+    optimizer.step()
+    assert hook.step == 4
+
+
 def test_a_first_step_on_a_local_pass_or_with_a_closure_is_legal():
     model = DistributedDataParallel(net())
     optimizer = sgd(model)

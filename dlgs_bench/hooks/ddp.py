@@ -66,6 +66,8 @@ class DDPHook(Hook):
         self._adds_to_aggregates = self._delivered = self._called = False
         self._checked_pass = -1  # autograd's number of the last pass that was checked
         self._follows = False  # whether the pass before has delivered aggregates
+        self._local = False  # whether the last forward pass was in no_sync
+        self._missed: tuple[Tensor, Tensor | None] | None = None  # a layer, its gradient of a pass without exchange
         self._kinds = {p: (p.dtype, p.device) for p in self._layers}
         for p in self._layers:  # a pass need not use all of them
             if self.method.owns_momentum:
@@ -118,7 +120,7 @@ class DDPHook(Hook):
             self._conclude([buffer for _, buffer, _ in self._promised])
             if self._leaves_out_layers and torch._C._current_graph_task_id() >= 0:  # not in a pass that join adds
                 torch.autograd.Variable._execution_engine.queue_callback(self._note_grads)
-            self._delivered = True
+            self._delivered, self._missed = True, None
             for future, buffer, _ in self._promised:
                 future.set_result(buffer)
         return self._promised[-1][0]
@@ -127,6 +129,8 @@ class DDPHook(Hook):
         """ValueError in one line if the gradients of the forward pass that begins would not be exchanged once."""
         refuse_outer(self._layers)
         self._called = True
+        if torch.is_grad_enabled():
+            self._local = not self._synchronises()
         frozen = [p for p in self._layers if not p.requires_grad]
         # If all are frozen, as a discriminator is while its generator trains, nothing is exchanged.
         if frozen and len(frozen) < len(self._layers) and torch.is_grad_enabled() and not self._leaves_out_layers:
@@ -143,6 +147,20 @@ class DDPHook(Hook):
                 f"model: the first gradients come from passes outside the model of the hook, so {self.name} has not "
                 "exchanged them; call the DistributedDataParallel that the hook was given"
             )
+        if self._missed is None or has_closure(positional, named):
+            return
+        missed, gradient = self._missed
+        if missed.grad is gradient and is_not_zero(gradient):
+            raise ValueError(
+                "backward: its gradients were not exchanged, since DistributedDataParallel exchanges only the first "
+                f"backward after a forward of the model that {self.name} was given; call this model before each "
+                "backward, or add up the losses"
+            )
+
+    def _synchronises(self) -> bool:
+        """Whether the model is outside no_sync."""
+        model: Any = self._ddp()
+        return model is not None and model.require_backward_grad_sync
 
     def _note_accumulation(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note whether autograd is about to add a gradient to the aggregate of the pass before."""
@@ -169,6 +187,8 @@ class DDPHook(Hook):
                 "DistributedDataParallel would not exchange its gradient; convert and move the model first"
             )
         self._delivered = False
+        if self._synchronises() and not self._local:
+            self._missed = parameter, parameter.grad  # until the pass is exchanged
 
     def _refuse_smaller_mean(self) -> None:
         """ValueError in one line if ``join`` is to divide by the workers that still have inputs."""
