@@ -196,6 +196,29 @@ def test_gradients_that_ddp_does_not_exchange_are_refused_in_every_step(habit, s
     assert hook.step >= 3
 
 
+def without_optimizer(method: str, optimizers: int) -> DDPHook:
+    """Train a model whose first layer is in no optimizer of the hook, and in another one if there are two."""
+    model = DistributedDataParallel(net())
+    steppers = [sgd(model.module[layer]) for layer in (2, 0)][:optimizers]
+    hook = hooked(model, steppers[0], method)
+    for _ in range(3):
+        for optimizer in steppers:
+            optimizer.zero_grad()
+        backward(model)
+        for optimizer in steppers:
+            optimizer.step()
+    return hook
+
+
+def test_a_layer_that_no_optimizer_has_is_named_once(recwarn):
+    line = "0.weight: it is in no optimizer that {} was given, so its gradient takes part in exchanges and is not"
+    assert without_optimizer("topk", 1).step == without_optimizer("topk", 2).step == 3
+    (warning,) = [str(one.message) for one in recwarn.list if "optimizer" in str(one.message)]
+    assert warning == f"{line.format('topk')} applied; freeze it, or give the hook its optimizer"
+    assert refused(lambda: without_optimizer("dgc", 1)).replace("bias", "weight").startswith(line.format("dgc"))
+    assert without_optimizer("dgc", 2).step == 3
+
+
 def test_gradients_that_are_exchanged_later_or_discarded_are_legal():
     model = DistributedDataParallel(net())
     optimizer = sgd(model)

@@ -171,7 +171,7 @@ class DDPHook(Hook):
     def _check_pass(self, parameter: Tensor) -> None:
         """ValueError in one line if the pass cannot be exchanged."""
         if self._adds_to_aggregates:
-            raise ValueError(self._accumulates())
+            raise ValueError(self._accumulates(parameter))
         if (number := torch._C._current_graph_task_id()) == self._checked_pass:
             return
         self._checked_pass = number

@@ -95,7 +95,8 @@ class Hook:
         kind = WorkerExchange if self.method.uncompressed else FiniteExchange
         self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
         self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
-        self._loaded = self._begun = self._stepped_before = False
+        self._loaded = self._begun = self._stepped_before = self._has_optimizers = False
+        self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # on parameters of the model
         self._handles += [_watch_steps(self), *filter(None, [self._decay])]
 
     def _grouped(self, bucket_cap_mb: float, ends: Sequence[int]) -> list[tuple[int, int]]:
@@ -177,6 +178,7 @@ class Hook:
                 same |= {"hook.step": self.step, "loaded state": self._loaded}
             self._begun = True
         self._warn_of_forgotten_state()
+        self._warn_of_layers_without_optimizer()
         self._restore()
         if self._scaler is not None and not self.method.rounds_to_16_bits:
             self._scale = self._scaler.get_scale()
@@ -202,6 +204,27 @@ class Hook:
                 "load hook.state_dict() of this worker, otherwise its residuals are lost",
                 stacklevel=2,
             )
+
+    def _warn_of_layers_without_optimizer(self) -> None:
+        """Warn once, in the first pass after a step, of a layer whose aggregate nobody applies."""
+        if self._has_optimizers or not self._stepped or self.method.uncompressed:
+            return
+        self._has_optimizers = True
+        if layers := self._without_optimizer():
+            warnings.warn(self._wastes(layers[-1]), stacklevel=2)  # the first of the model
+
+    def _without_optimizer(self) -> list[Tensor]:
+        """The layers that require a gradient, and are in no optimizer of the hook and in none that has stepped."""
+        groups = [group for one in (*self._optimizers, *self._stepped) for group in one.param_groups]
+        known = {id(p) for group in groups for p in group["params"]}
+        return [p for p in self._trained() if p.requires_grad and id(p) not in known]
+
+    def _wastes(self, parameter: Tensor) -> str:
+        """What is wrong with a layer without an optimizer."""
+        return (
+            f"{self._name_of(parameter)}: it is in no optimizer that {self.name} was given, so its gradient takes part "
+            "in exchanges and is not applied; freeze it, or give the hook its optimizer"
+        )
 
     def _put(self, gradient: Tensor, view: Tensor) -> None:
         """Write a gradient into its view of the buckets, unscaled and divided by the number of workers."""
@@ -273,6 +296,7 @@ class Hook:
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         """ValueError in one line if a step of ``optimizer`` would let the weights of workers diverge."""
         self._stepped_before |= not self._begun
+        self._stepped.add(optimizer)
         if torch._C._current_graph_task_id() >= 0:
             raise ValueError(
                 f"{type(optimizer).__qualname__}.step: it is called within a backward pass, before {self.name} has "
@@ -314,8 +338,10 @@ class Hook:
     def _name_of(self, parameter: Tensor) -> str | None:
         return next((name for name, p in self._model.named_parameters() if p is parameter), None)
 
-    def _accumulates(self) -> str:
+    def _accumulates(self, parameter: Any) -> str:
         """What is wrong if a method with momentum gets gradients that a pass adds to aggregates of the pass before."""
+        if any(layer is parameter for layer in self._without_optimizer()):
+            return self._wastes(parameter)
         return (
             f"{self.name} applies momentum in every backward pass, and gradients of the pass before are still there; "
             "call zero_grad after every step, and add up losses to accumulate, or use no_sync"
@@ -403,7 +429,7 @@ class ParameterHook(Hook):
         """ValueError in one line if the gradient of a layer must not be exchanged."""
         self._refuse_parts(layer)
         if self.method.owns_momentum and is_not_zero(self._earlier.get(layer)):
-            raise ValueError(self._accumulates())
+            raise ValueError(self._accumulates(self._parameters[layer]))
 
     def _refuse_parts(self, layer: int) -> None:
         """ValueError in one line if backward computes the gradient of a layer in several parts: one was exchanged."""
