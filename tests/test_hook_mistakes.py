@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 from dlgs_bench.exchange.plugin import method_class
@@ -101,6 +102,20 @@ def test_ddp_within_a_sharded_model_is_refused_and_around_it_torch_raises_an_err
     FSDPHook(model, mesh["rep"], sgd(model), "topk", ratio=0.5)
     with pytest.raises(NotImplementedError):
         DistributedDataParallel(model)
+
+
+def test_a_mesh_of_replicas_and_tensor_parallelism_are_told_apart():
+    mesh = init_device_mesh("cpu", (1, 1, 1), mesh_dim_names=("rep", "shard", "tensor"))
+    for line, given in {
+        "fully_shard was given a mesh of 2 dimensions, so torch itself": mesh["rep", "shard"],
+        "the parameter is also sharded by tensor parallelism, which FSDPHook does not support": mesh["shard"],
+    }.items():
+        model = net()
+        if given.ndim == 1:
+            parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        fully_shard(model, mesh=given)
+        said = refused(lambda model=model: FSDPHook(model, mesh["rep"], sgd(model), "topk", ratio=0.5))
+        assert said.startswith(f"0.weight: {line}")
 
 
 class Student(nn.Module):

@@ -184,6 +184,11 @@ def _refuse_other_models(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if not isinstance(parameter, DTensor):
             raise ValueError(f"{name}: the parameter is not sharded; leave it out of ignored_params")
+        if parameter.device_mesh.ndim != 1 and not parameter.placements[0].is_replicate():
+            raise ValueError(
+                f"{name}: the parameter is also sharded by tensor parallelism, which FSDPHook does not support; leave "
+                "out parallelize_module"
+            )
         if parameter.device_mesh.ndim != 1:
             raise ValueError(
                 f"{name}: fully_shard was given a mesh of {parameter.device_mesh.ndim} dimensions, so torch itself "
