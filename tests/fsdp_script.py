@@ -124,8 +124,9 @@ def in_turns(mesh, rank: int, method: str, frozen: bool, **options) -> tuple[lis
     residual = torch.cat([hook.method.residuals[n] for n in sorted(hook.method.residuals)])
     for t, part in zip(flat, residual.split([t.numel() for t in flat]), strict=True):
         t.copy_(part.view(t.shape))
-    for t in left:
+    for t, p in zip(left, model.parameters(), strict=True):
         dist.all_reduce(t, group=mesh["rep"].get_group())
+        t += hook._held.get(p, 0)  # what waits until a pass uses the layer
     return applied, left
 
 

@@ -91,12 +91,15 @@ def play(comm, engine: str, script: dict, method: str | None, options: dict) -> 
 def alone(engine: str, script: dict, ratio: float | None) -> list[Tensor]:
     """The same script in one process: gradients are averaged, or exchanged by Top-K with error feedback.
 
-    DDP exchanges what a parameter's gradient holds after the pass, Horovod's hook what the pass has added.
+    DDP exchanges what a parameter's gradient holds after the pass, Horovod's hook what the pass has added. What Top-K
+    sends of a head that no rank uses waits until a pass uses the head.
     """
     net = TwoHeads(script["dtype"])
     optimizers, layers = optimizers_of(net, script["optimizer"]), list(net.parameters())
     size = sum(p.numel() for p in layers)
     residuals = [torch.zeros(size) for _ in range(WORKERS)]
+    waiting = [torch.zeros(p.shape) for p in layers]
+    part_of = [name.split(".")[0] for name, _ in net.named_parameters()]  # such as "trunk" or "left"
     ddp = engine == "torch_dist"
 
     def exchange(grads: list[list[Tensor | None]]) -> list[Tensor]:
@@ -135,13 +138,19 @@ def alone(engine: str, script: dict, ratio: float | None) -> list[Tensor]:
                 continue
             after: list[Tensor | None] = []
             for layer, aggregate in enumerate(exchange(grads)):
-                unused = all(mine[layer] is None for mine in grads)
-                if ddp:
-                    # Without a method, DDP leaves this gradient alone, even in a step that is not finite.
-                    after.append(None if unused and (ratio is None or not aggregate.any()) else aggregate)
-                else:
-                    before = held[0][layer]
-                    after.append(aggregate if before is None else before + aggregate)
+                unused = set(HEADS["both"]) - {head for use in step["uses"] for head in HEADS[use]}
+                before = held[0][layer]
+                if part_of[layer] in unused:
+                    waiting[layer] += aggregate.float().nan_to_num()
+                    if ddp:  # DDP leaves this gradient alone, even in a step that is not finite
+                        after.append(before)
+                        continue
+                    aggregate = aggregate * 0
+                total = aggregate if ddp or before is None else before + aggregate
+                if part_of[layer] not in unused and total.isfinite().all():
+                    total = total.add_(waiting[layer])
+                    waiting[layer].zero_()
+                after.append(total)
             held = [after] * WORKERS
         for p, grad in zip(layers, held[0], strict=True):
             p.grad = None if grad is None else grad.clone()

@@ -107,7 +107,7 @@ USAGE = {  # which layers a rank uses in a step
 
 
 def mass(comm, engine: str, method: str, options: dict, usage: str, zeros: bool, view: bool) -> list[tuple]:
-    """(what was applied plus what the ranks' residuals hold, the true sum) by layer, with fixed weights."""
+    """(what was applied, waits, or is in the ranks' residuals; the true sum) by layer, with fixed weights."""
     net, steps = Given(), 8
     model, hook = hooked(engine, net, sgd(net), method, unused=True, view=view, **options)
     applied = {name: torch.zeros(shape) for name, shape in Given.SHAPES.items()}
@@ -130,7 +130,46 @@ def mass(comm, engine: str, method: str, options: dict, usage: str, zeros: bool,
     parts = kept.split([layer.numel() for layer in net.layers.values()][::-1])
     found = []
     for (name, shape), part in zip(reversed(Given.SHAPES.items()), parts, strict=True):
-        found.append((name, applied[name] + part.view(shape), true[name]))
+        waits = hook._held.get(net.layers[name], 0)  # until a pass uses the layer
+        found.append((name, applied[name] + part.view(shape) + waits, true[name]))
+    return found
+
+
+class Turns(nn.Module):
+    """Two layers, of which a pass uses one. Their gradients do not depend on the weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(12, 12, bias=False), nn.Linear(12, 12, bias=False)
+
+    def forward(self, inputs: Tensor, layer: str) -> Tensor:
+        return self.get_submodule(layer)(inputs)
+
+
+def optimizers_in_turns(comm, engine: str, method: str, options: dict, clears: str, view: bool) -> list[tuple]:
+    """(what was applied, waits, or is in the ranks' residuals; the true sum) by layer, which have an optimizer each.
+
+    ``clears``: whose gradients the script clears before a pass.
+    """
+    net = Turns()
+    before = [p.detach().clone() for p in net.parameters()]
+    optimizers = {name: torch.optim.SGD(layer.parameters(), lr=1.0) for name, layer in net.named_children()}
+    model, hook = hooked(engine, net, [*optimizers.values()], method, unused=True, view=view, **options)
+    true = {name: torch.zeros(12, 12) for name in optimizers}
+    for step in range(16):
+        name = "aab"[step % 3]
+        (model if clears == "model" else optimizers[name]).zero_grad(set_to_none=step % 2 == 0)
+        for rank in range(comm.world_size):
+            inputs, factors = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(10 * step + rank))
+            true[name] += factors.T @ inputs / comm.world_size
+            if rank == comm.rank:
+                (model(inputs, name) * factors).sum().backward()
+        optimizers[name].step()
+    residuals = state_of(hook)["residuals"]
+    kept = comm.allreduce(torch.cat([residuals[index] for index in sorted(residuals)])).split(144)[::-1]
+    found = []
+    for p, start, part, sum_of in zip(net.parameters(), before, kept, true.values(), strict=True):
+        found.append((start - p.detach() + part.view(12, 12) + hook._held.get(p, 0), sum_of))
     return found
 
 

@@ -48,6 +48,14 @@ def test_what_a_layer_keeps_is_not_lost_where_passes_leave_it_out(engine, method
                 torch.testing.assert_close(total, true, rtol=1e-4, atol=1e-4, msg=where)
 
 
+@pytest.mark.parametrize("method", ["topk", "lags", "powersgd"])
+def test_nothing_is_lost_or_applied_twice_where_optimizers_take_turns(engine, method, worlds):
+    for clears, view in (("optimizer", False), ("model", False), ("optimizer", True), ("model", True)):
+        for found in worlds(engine).run(parts.optimizers_in_turns, engine, method, OPTIONS[method], clears, view):
+            for total, true in found:
+                torch.testing.assert_close(total, true, rtol=1e-4, atol=1e-4, msg=f"{clears}, view {view}")
+
+
 def test_a_layer_that_nobody_uses_is_left_alone_as_without_a_hook(engine, worlds):
     if engine != "torch_dist":
         pytest.skip("Horovod's own optimizer gives such a layer zeros, as test_hooks shows")

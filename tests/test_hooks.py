@@ -510,6 +510,30 @@ def test_a_loaded_state_is_a_copy(alone):
 
 
 @pytest.mark.unit
+@pytest.mark.parametrize("redistribute", [False, True])
+def test_what_waits_for_a_use_of_a_layer_is_saved(alone, redistribute):
+    torch.manual_seed(0)
+    net = torch.nn.ModuleList([torch.nn.Linear(4, 4, bias=False) for _ in range(2)])
+    net.forward = lambda layer: net[layer](torch.ones(1, 4)).sum()
+    model = DistributedDataParallel(net, find_unused_parameters=True)
+    hook = DDPHook(model, torch.optim.SGD(net.parameters(), lr=LR), "topk", ratio=0.3)
+    for layer, scale in ((1, 10.0), (0, 0.1)):
+        model.zero_grad()
+        (scale * model(layer)).backward()
+    state = hook.state_dict()
+    if redistribute:
+        identity, step, kept = state["rank 0"]
+        other = (identity | {"rank": 1, "workers": 2}, step, kept)
+        state = {"rank 0": (identity | {"workers": 2}, step, kept), "rank 1": other}
+    (held,) = hook._held.values()
+    hook.close()
+    hook = DDPHook(model, torch.optim.SGD(net.parameters(), lr=LR), "topk", ratio=0.3)
+    hook.load_state_dict(state, redistribute)
+    (loaded,) = hook._held.values()
+    assert torch.equal(held, loaded) and held.any()
+
+
+@pytest.mark.unit
 def test_a_state_whose_method_was_given_a_number_of_numpy_can_be_read(alone):
     file, (_, hook) = io.BytesIO(), attached("topk", ratio=np.float64(0.1))
     torch.save(hook.state_dict(), file)

@@ -22,8 +22,11 @@ class FiniteExchange(WorkerExchange):
     """An exchange in which a step fails on all workers if a gradient is not finite on any worker, or above LARGEST.
 
     The method gets zeros instead of such a gradient. The maximum of the workers' flags is exchanged after the last
-    bucket, as an additional bucket without layers. A flag is 1 if a gradient is not finite, and -1 otherwise. Horovod
-    sends 0 for a worker in hvd.join, and ``restore`` then sets ``incomplete``.
+    bucket, as an additional bucket without layers. The first flag is 1 if a gradient is not finite, and -1 otherwise.
+    Horovod sends 0 for a worker in hvd.join, and ``restore`` then sets ``incomplete``. The other flags, one for each
+    layer, are 1 if this worker has a gradient of the layer, and -1 otherwise.
+
+    ``used``: the layers of which this worker has a gradient in this step. The caller adds a layer before ``ready``.
 
     After a failed step the aggregates are NaN, and the method has the state from before the step, which is copied when
     a step begins. The flag of a GPU is read when the next step begins, so that the host never waits.
@@ -31,9 +34,11 @@ class FiniteExchange(WorkerExchange):
 
     def __init__(self, method: Method, groups: Plan, buckets: list[Bucket], transport: Transport, clock: Clock) -> None:
         layers = groups[-1][1]
-        self._flag = buckets[0].gradient.new_zeros(1)
+        self._flags = buckets[0].gradient.new_zeros(1 + layers)
+        self._flag = self._flags[:1]
+        self.used: set[int] = set()
         super().__init__(
-            method, [*groups, (layers, layers)], [*buckets, Bucket(len(buckets), self._flag)], transport, clock
+            method, [*groups, (layers, layers)], [*buckets, Bucket(len(buckets), self._flags)], transport, clock
         )
         self._before: dict[str, Any] = {}
         self._failed: DeferredScalar | None = None
@@ -45,8 +50,16 @@ class FiniteExchange(WorkerExchange):
 
     def begin(self, context: StepContext) -> None:
         self._before = _copied(self.method.state_dict(), self._before)
-        self._flag.fill_(-1)
+        self._flags.fill_(-1)
+        self.used.clear()
         super().begin(context)
+
+    def unused(self) -> set[int]:
+        """The layers of which no worker has a gradient in this step. Call it after ``finish``."""
+        layers = range(len(self._flags) - 1)
+        if len(self.used) == len(layers):  # usually, and the host need not wait for a GPU
+            return set()
+        return {layer for layer, flag in zip(layers, self._flags[1:].tolist(), strict=True) if flag < 0}
 
     def conclude(self, delivered: list[Tensor], shards: dist.ProcessGroup | None = None) -> None:
         """Replace ``delivered``, the gradients that the script gets, by NaN if the step failed.
@@ -81,8 +94,10 @@ class FiniteExchange(WorkerExchange):
         return True
 
     def _begin_bucket(self, bucket: Bucket) -> None:
-        if bucket.gradient is self._flag:
-            agreement = _largest(self._flag)
+        if bucket.gradient is self._flags:
+            if self.used:
+                self._flags[1:][sorted(self.used)] = 1
+            agreement = _largest(self._flags)
             self._open.append(OpenBucket(agreement, next(agreement), bucket, num_requests=1))
             return
         if self._note(bucket.gradient):
@@ -102,8 +117,8 @@ class FiniteExchange(WorkerExchange):
         return True
 
 
-def _largest(flag: Tensor) -> Generator[Max, Tensor, Tensor]:
-    return (yield Max(flag))
+def _largest(flags: Tensor) -> Generator[Max, Tensor, Tensor]:
+    return (yield Max(flags))
 
 
 def _copied(state: Any, into: Any) -> Any:

@@ -60,8 +60,10 @@ class DDPHook(Hook):
         self._exchanged |= {id(p) for name, p in model.module.named_parameters() if name in ignored}
         self._leaves_out_layers = model.find_unused_parameters or model.static_graph
         self._aggregates: list[tuple[Tensor, Tensor]] = []  # (parameter, its aggregate) of a pass
-        # frozen parameter -> a copy of its gradient, if the gradient is a view of DDP's bucket
-        self._frozen: dict[Tensor, Tensor] = {}
+        # layer that a pass does not use -> a copy of its gradient, if the gradient is a view of DDP's bucket
+        self._left_out: dict[Tensor, Tensor] = {}
+        self._arrived: set[Tensor] = set()  # layers that got a gradient since the last exchange
+        self._applied: set[Tensor] = set()  # layers whose gradient an optimizer has applied
         self._promised: list[tuple[torch.futures.Future[Tensor], Tensor, list[tuple[Tensor, Tensor]]]] = []
         self._adds_to_aggregates = self._delivered = self._called = False
         self._checked_pass = -1  # autograd's number of the last pass that was checked
@@ -92,21 +94,17 @@ class DDPHook(Hook):
             self._begin()
             self._promised.clear()
             self._aggregates.clear()
-            self._frozen.clear()
+            self._left_out.clear()
         buffer, parameters = bucket.buffer().detach(), bucket.parameters()
         starts = list(accumulate((p.numel() for p in parameters), initial=0))
         layers = [self._layers.get(p, FOREIGN) for p in parameters]
         position = {layer: n for n, layer in enumerate(layers) if layer != FOREIGN}
-        for n in position.values():
-            if not (frozen := parameters[n]).requires_grad:  # DDP writes what is left in its gradient
-                if frozen.grad is not None and _same_memory(frozen.grad, buffer):
-                    self._frozen[frozen] = frozen.grad.clone()
-                buffer[starts[n] : starts[n + 1]].zero_()
+        used = {n: self._prepare(parameters[n], buffer[starts[n] : starts[n + 1]]) for n in position.values()}
         copies: list[tuple[Tensor, Tensor]] = []
         for index in sorted({self._exchange.bucket_of[layer] for layer in position}):
             copies += self._take(index, buffer, layers, starts, position)
         for layer, n in position.items():
-            self._exchange.ready(layer)
+            self._ready(layer, used[n])
             first = starts[n] + int(buffer.storage_offset())
             own = buffer.as_strided(parameters[n].shape, self._flat.views[layer][1].stride(), first)
             self._aggregates.append((parameters[n], own))
@@ -118,8 +116,9 @@ class DDPHook(Hook):
                 for there, own in copies:
                     there.copy_(own)
             self._conclude([buffer for _, buffer, _ in self._promised])
-            if self._leaves_out_layers and torch._C._current_graph_task_id() >= 0:  # not in a pass that join adds
-                torch.autograd.Variable._execution_engine.queue_callback(self._note_grads)
+            if self._leaves_out_layers:
+                self._deliver()
+            self._arrived.clear()
             self._delivered, self._missed = True, None
             for future, buffer, _ in self._promised:
                 future.set_result(buffer)
@@ -141,6 +140,7 @@ class DDPHook(Hook):
 
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         super()._check_step(optimizer, positional, named)
+        self._applied |= {p for group in optimizer.param_groups for p in group["params"] if p in self._layers}
         called = self._begun or self._called or has_closure(positional, named)
         if not called and any(is_not_zero(p.grad) for p in self._layers):
             raise ValueError(
@@ -170,6 +170,8 @@ class DDPHook(Hook):
 
     def _check_pass(self, parameter: Tensor) -> None:
         """ValueError in one line if the pass cannot be exchanged."""
+        self._arrived.add(parameter)
+        self._applied.discard(parameter)
         if self._adds_to_aggregates:
             raise ValueError(self._accumulates(parameter))
         if (number := torch._C._current_graph_task_id()) == self._checked_pass:
@@ -199,28 +201,38 @@ class DDPHook(Hook):
                 "all workers; leave it out"
             )
 
-    def _note_grads(self) -> None:
-        """Deliver the aggregate of layers that no worker used: DDP does not write their gradient, so the residuals that
-        were sent would be lost."""
-        before = [(p.grad, None if p.grad is None else p.grad._version) for p, _ in self._aggregates]
+    def _prepare(self, parameter: Tensor, gradient: Tensor) -> bool:
+        """Whether a gradient of a layer takes part in the exchange. ``gradient``: what DDP exchanges, shape (n,).
 
-        def hand_over() -> None:
-            with torch.no_grad():
-                for (p, aggregate), (grad, version) in zip(self._aggregates, before, strict=True):
-                    if not p.requires_grad:
-                        self._hold(p, aggregate)
-                        if p in self._frozen:
-                            p.grad.copy_(self._frozen.pop(p))
-                        continue
-                    if p.grad is None:
-                        if aggregate.any():
-                            p.grad = aggregate.clone()
-                    elif p.grad is grad and p.grad._version == version:
-                        p.grad.copy_(aggregate)
-                    self._deliver_held(p)
-            self._aggregates.clear()
+        If a pass does not use a layer, DDP exchanges what earlier passes have left in its gradient. A gradient that was
+        applied is replaced by zeros, and so is the gradient of a frozen layer.
+        """
+        if parameter in self._arrived and parameter.requires_grad:
+            return True
+        if parameter.grad is not None and _same_memory(parameter.grad, gradient):
+            self._left_out[parameter] = parameter.grad.clone()
+        if not parameter.requires_grad or (parameter in self._applied and not self.method.uncompressed):
+            gradient.zero_()
+            return False
+        return parameter.grad is not None and bool(gradient.any())
 
-        torch.autograd.Variable._execution_engine.queue_callback(hand_over)
+    def _deliver(self) -> None:
+        """Deliver the aggregates of layers that this worker has not used. DDP writes those that another worker uses."""
+        unused = self._unused()
+        backward = torch._C._current_graph_task_id() >= 0  # False in a pass that join adds
+        for p, aggregate in self._aggregates:
+            left_out = self._layers[p] in unused
+            if not p.requires_grad or (left_out and not self.method.owns_momentum):
+                self._hold(p, aggregate)
+                before = self._left_out.get(p, p.grad)
+                aggregate.copy_(torch.zeros(()) if before is None else before)  # DDP writes it if the graph is static
+                continue
+            self._applied.discard(p)
+            self._deliver_held(p, aggregate)
+            if backward and p not in self._arrived and p.grad is not None:
+                p.grad.copy_(aggregate)
+            elif backward and left_out and aggregate.any():
+                p.grad = aggregate.clone()
 
     def _take(
         self, index: int, buffer: Tensor, layers: list[int], starts: list[int], position: dict[int, int]

@@ -128,7 +128,7 @@ class FSDPHook(ParameterHook):
             self._put(gradient.detach(), view)
         if parameter.requires_grad and (decay := self._decays.get(parameter)):
             view.add_(parameter.to_local().detach(), alpha=decay / self._comm.world_size)
-        self._exchange.ready(layer)
+        self._ready(layer, used=gradient is not None)
 
     def _end_without_gradients(self) -> None:
         """End the pass. If the other shards may have gradients, this rank takes part in their agreement."""
@@ -144,12 +144,15 @@ class FSDPHook(ParameterHook):
         self._finish()
         aggregates = [view.to(parameter.dtype, copy=True) for parameter, view in self._flat.views]
         self._conclude([self._flat.gradients, *aggregates], self._shards[0].device_mesh.get_group())
+        unused = self._unused()
         for layer, (parameter, aggregate) in enumerate(zip(self._shards, aggregates, strict=True)):
             earlier = self._earlier.get(layer)
             if not parameter.requires_grad:  # frozen after the hook was made
                 parameter.grad = earlier
                 self._hold(parameter, aggregate)
                 continue
+            if layer in unused:
+                self._hold_unused(parameter, aggregate)
             if earlier is not None:
                 earlier.to_local().add_(aggregate)
                 parameter.grad = earlier
@@ -160,7 +163,8 @@ class FSDPHook(ParameterHook):
                     aggregate, parameter.device_mesh, parameter.placements, run_check=False,
                     shape=parameter.shape, stride=parameter.stride(),
                 )  # fmt: skip
-            self._deliver_held(parameter)
+            if layer not in unused:
+                self._deliver_held(parameter, parameter.grad.to_local())
 
 
 def reshard(model: nn.Module) -> None:

@@ -38,7 +38,7 @@ from dlgs_bench.hooks.optimizers import (
     rate_of,
     refuse_stranger,
 )
-from dlgs_bench.hooks.states import arguments_of, global_rank, identity_of, loaded_state, saved_state
+from dlgs_bench.hooks.states import HELD, arguments_of, global_rank, identity_of, loaded_state, saved_state
 from dlgs_bench.hooks.wrappers import before_forward, refuse_outer
 from dlgs_bench.topology import ALL_GATHER
 
@@ -91,7 +91,7 @@ class Hook:
             same |= {f"parameter {n}": name for n, name in enumerate(parameters)}
         self._decay = JoinedDecay(self._optimizers, _joined) if self.method.decay_joins_gradient else None
         self._decays: dict[Tensor, float] = {}
-        self._held: dict[Tensor, Tensor] = {}  # of a frozen layer: the sum of its aggregates, not scaled
+        self._held: dict[Tensor, Tensor] = {}  # aggregates that wait for a use of the layer, not scaled
         kind = WorkerExchange if self.method.uncompressed else FiniteExchange
         self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
         self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
@@ -143,7 +143,8 @@ class Hook:
         Every worker saves its own. Tensors are on the CPU; tensors of a CPU are the method's own, not copies.
         """
         self._restore()
-        return saved_state(self._comm, self._identity, self.step, self.method)
+        held = {layer: self._held[p].cpu() for layer, p in enumerate(self._trained()) if p in self._held}
+        return saved_state(self._comm, self._identity, self.step, self.method, held)
 
     def load_state_dict(self, state: dict[str, Any], redistribute: bool = False) -> None:
         """Continue from ``state``, which is copied; ValueError in one line if it is of another method or other buckets.
@@ -153,8 +154,9 @@ class Hook:
         """
         self._restore()
         self.step, kept = loaded_state(state, self._comm, self._identity, self.method, redistribute)
+        held = kept.pop(HELD, {})
+        self._held = {p: held[layer] for layer, p in enumerate(self._trained()) if layer in held}
         self.method.load_state_dict(kept)
-        self._held.clear()
         self._loaded = True
 
     @property
@@ -247,24 +249,41 @@ class Hook:
             shaped = gradient.as_strided(parameter.shape, strides, gradient.storage_offset())
             shaped.add_(parameter.detach(), alpha=decay / self._comm.world_size)
 
+    def _ready(self, layer: int, used: bool) -> None:
+        """Exchange the bucket of a layer once it is full. ``used``: whether this worker has a gradient of the layer."""
+        if used and isinstance(self._exchange, FiniteExchange):
+            self._exchange.used.add(layer)
+        self._exchange.ready(layer)
+
+    def _unused(self) -> set[int]:
+        """The layers that no worker has used. Without compression, nothing is sent of them."""
+        return self._exchange.unused() if isinstance(self._exchange, FiniteExchange) else set()
+
     def _hold(self, parameter: Tensor, aggregate: Tensor) -> None:
-        """Keep the aggregate of a frozen layer: workers have cleared the residuals that they sent.
+        """Keep the aggregate of a layer that is frozen or not used: workers have cleared the residuals that they sent.
 
         A method that applies momentum itself makes updates also of a gradient of zeros. They are dropped.
         """
         if not self.method.owns_momentum and aggregate.any():
-            finite = aggregate.nan_to_num(0.0, 0.0, 0.0) / self._scale
+            finite = aggregate.float().nan_to_num(0.0, 0.0, 0.0) / self._scale
             held = self._held.get(parameter)
             self._held[parameter] = finite if held is None else held.add_(finite)
 
-    def _deliver_held(self, parameter: Any) -> None:
-        """Add the aggregates of passes in which the layer was frozen to its finite gradient."""
+    def _hold_unused(self, parameter: Tensor, aggregate: Tensor) -> None:
+        """Keep the aggregate of a layer that is not used, and leave zeros. An aggregate that is NaN stays NaN.
+
+        The optimizer of the layer may not step now, and its zero_grad would discard the aggregate.
+        """
+        if not self.method.owns_momentum:
+            self._hold(parameter, aggregate)
+            aggregate.mul_(0)
+
+    def _deliver_held(self, parameter: Tensor, gradient: Tensor) -> None:
+        """Add the aggregates of passes in which the layer was frozen or not used to its finite gradient."""
         held = self._held.get(parameter)
-        if held is not None and parameter.grad is not None:
-            gradient = getattr(parameter.grad, "_local_tensor", parameter.grad)
-            if gradient.isfinite().all():
-                gradient.add_(held, alpha=self._scale)
-                del self._held[parameter]
+        if held is not None and gradient.isfinite().all():
+            gradient.add_(held, alpha=self._scale)
+            del self._held[parameter]
 
     def _finish(self) -> None:
         """Wait for the exchanges after backward, and scale the aggregates as the gradients were scaled."""

@@ -77,7 +77,7 @@ class HorovodHook(ParameterHook):
             self._arrived.add(layer)
             self._put(gradient, self._flat.views[layer][1])
             self._add_decay(layer, self._flat.slice(layer, layer + 1))
-            self._exchange.ready(layer)
+            self._ready(layer, used=True)
 
     def _end(self) -> None:
         """Wait for the exchanges after backward, and deliver the aggregate."""
@@ -87,21 +87,25 @@ class HorovodHook(ParameterHook):
                     self._set_aside(layer, parameter)
                     view.zero_()
                     self._add_decay(layer, self._flat.slice(layer, layer + 1))
-                    self._exchange.ready(layer)
+                    self._ready(layer, used=False)
             self._finish()
         aggregates = [view.to(parameter.dtype) for parameter, view in self._flat.views]
         self._conclude([self._flat.gradients, *(a for a in aggregates if a.dtype != torch.float32)])
+        unused = self._unused()
         for layer, ((parameter, view), aggregate) in enumerate(zip(self._flat.views, aggregates, strict=True)):
             earlier = self._earlier.get(layer)
             if not parameter.requires_grad:  # frozen after the hook was made
                 parameter.grad = earlier
                 self._hold(parameter, aggregate)
                 continue
+            if layer in unused:
+                self._hold_unused(parameter, aggregate)
             if earlier is not None:
                 parameter.grad = earlier.add_(aggregate)
             else:  # the script may keep this tensor, and the next pass writes to the view
                 parameter.grad = aggregate.clone() if aggregate is view else aggregate
-            self._deliver_held(parameter)
+            if layer not in unused:
+                self._deliver_held(parameter, parameter.grad)
 
     @contextmanager
     def _all_workers(self) -> Iterator[None]:

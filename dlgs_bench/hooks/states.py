@@ -13,6 +13,8 @@ from dlgs_bench.comm.torch_dist_engine import TorchDist
 from dlgs_bench.exchange import LocalSteps, Method
 from dlgs_bench.exchange.plugin import parameters
 
+HELD = "aggregates of unused layers"  # their key in a saved state
+
 
 def arguments_of(name: str, method: Method) -> dict[str, Any]:
     """The arguments that must be the same on all workers, such as {"method": name, "topk.ratio": 0.1}."""
@@ -35,8 +37,12 @@ def _options(method: Method) -> dict[str, Any]:
     return {f.name: getattr(method, f.name) for f in parameters(type(method))}
 
 
-def saved_state(comm: Communicator, identity: dict[str, Any], step: int, method: Method) -> dict[str, tuple]:
+def saved_state(
+    comm: Communicator, identity: dict[str, Any], step: int, method: Method, held: dict[int, Tensor] | None = None
+) -> dict[str, tuple]:
     """{"rank 0": (identity, step, the method's state)}, with the rank of this process among all processes.
+
+    ``held``: layer -> its aggregate that waits for a use of the layer. It is the same on all workers.
 
     torch.distributed.checkpoint keeps one copy of equal keys, so that every worker needs a key of its own. It loads a
     tuple whole; of a dictionary it would load only those tensors that a new hook has already.
@@ -45,6 +51,8 @@ def saved_state(comm: Communicator, identity: dict[str, Any], step: int, method:
     kept = method.state_dict()
     if comm.device.type != "cpu":
         kept = _copied(kept, torch.device("cpu"))
+    if held:
+        kept = kept | {HELD: held}
     return {_key(comm): (identity, step, kept)}
 
 
@@ -113,6 +121,8 @@ def _redistributed(
         wholes = {index: torch.cat([one[name][index] for one in states]) for index in states[0][name]}
         parts = {index: whole.tensor_split(comm.world_size)[comm.rank] for index, whole in wholes.items()}
         shared[name] = {index: part.clone() for index, part in parts.items()}
+    if HELD in states[0]:
+        shared[HELD] = states[0][HELD]
     (step,) = steps
     return step if isinstance(method, LocalSteps) else step - step % method.cycle, shared
 

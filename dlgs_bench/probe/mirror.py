@@ -103,7 +103,7 @@ class Mirror(Communicator):
 
 
 class _HookExchange(FiniteExchange):
-    """The exchange of one bucket as in a hook, but without the flag of gradients that are not finite, a small message.
+    """The exchange of one bucket as in a hook, but without the flags of a step, a small message.
 
     ``arrived``: where the script has the gradient, shape (d,). A hook copies it to the bucket and back if that is
     other memory.
@@ -114,7 +114,7 @@ class _HookExchange(FiniteExchange):
         self._bucket, self._arrived = bucket, arrived
 
     def _begin_bucket(self, bucket: Bucket) -> None:
-        if bucket.gradient is not self._flag:
+        if bucket.gradient is not self._flags:
             super()._begin_bucket(bucket)
 
     def step(self, context: StepContext) -> None:
