@@ -226,7 +226,7 @@ class LocalSteps:
         """Continue from ``state``, which is copied; ValueError in one line if it is of another method or other buckets.
 
         ``redistribute``: ``state`` holds the entries of all workers, however many they were. The sum of all residuals
-        is kept, and ``steps`` goes back to the last exchange.
+        is kept, and ``steps`` continues from the saved step.
         """
         self.steps, kept = loaded_state(state, self._comm, self._identity, self.method, redistribute)
         rounding = kept.pop(ROUNDING, None)  # another number of workers continues without it
