@@ -131,10 +131,27 @@ def test_layers_are_merged_if_waiting_for_the_next_one_costs_less_than_a_start_u
     assert planner([3, 3], costs) == ([(0, 2)] if merges else [(0, 1), (1, 2)])
 
 
+@pytest.mark.parametrize("planner", [mg_wfbp, omgs])
 @pytest.mark.parametrize("first, plan", [(1, [(0, 1), (1, 2), (2, 3)]), (10, [(0, 1), (1, 3)])])
-def test_omgs_merges_a_layer_that_waits_for_the_link_anyway(first, plan):
+def test_a_layer_that_waits_for_the_link_anyway_is_merged(planner, first, plan):
     """The third gradient comes 12 after the second. If the first has 10 entries, the second waits 9 of that."""
-    assert omgs([first, 3, 3], Costs(1, [2, 6, 12], lambda d: 0 * d, lambda d: 5 + d)) == plan
+    assert planner([first, 3, 3], Costs(1, [2, 6, 12], lambda d: 0 * d, lambda d: 5 + d)) == plan
+
+
+@pytest.mark.parametrize("planner", [mg_wfbp, omgs])
+@pytest.mark.parametrize("contention_s, plan", [(0, [(0, 1), (1, 2)]), (3, [(0, 2)])])
+def test_a_start_up_includes_the_wait_for_a_core(planner, contention_s, plan):
+    """The second gradient comes 6 after the first. A communication takes 5 to start, after the wait for a core."""
+    costs = Costs(1, [2, 6], lambda d: 0 * d, lambda d: 5 + d, contention_s=contention_s)
+    assert planner([3, 3], costs) == plan
+
+
+@pytest.mark.parametrize("start_s, ends, plan", [(0, [17, 18], [(0, 1), (1, 2)]), (2, [21, 20], [(0, 2)])])
+def test_omgs_counts_the_start_up_of_a_selection_that_merging_saves(start_s, ends, plan):
+    """The second gradient comes 6 after the first, and a start-up on the link is 5. Merging saves one selection."""
+    costs = Costs(1, [2, 6], lambda d: start_s + 0 * d, lambda d: 5 + d)
+    assert [schedule([1, 3], costs, one).iteration_s for one in ([(0, 1), (1, 2)], [(0, 2)])] == ends
+    assert omgs([1, 3], costs) == plan
 
 
 def test_selecting_layer_by_layer_costs_the_same_however_layers_are_merged():
