@@ -79,6 +79,31 @@ def test_each_step_of_an_exchange_waits_for_a_round_trip():
         assert back.communicate(1e6) == pytest.approx(near.communicate(1e6))
 
 
+@pytest.mark.parametrize(("collective", "workers", "steps"), [("ring", 2, 2), ("halving-doubling", 8, 6)])
+@pytest.mark.parametrize("latency_s", [0.0, 1e-3])
+def test_fewer_steps_still_cost_the_processors_their_part_of_the_smallest_bucket(collective, workers, steps, latency_s):
+    """From a ring of 8 workers, which makes 14 steps, to fewer steps. Nearly all of the cost is time on the link.
+
+    So the processors' part of the smallest bucket is less than what the steps that are saved took.
+    """
+    dense, here, there = Traffic(summed=4.0), Network(8, 100.0), Network(workers, 100.0)
+    link_s, other_link_s = (2 * (each - 1) / each * 4 * 8e-6 / 100 for each in (8, workers))
+    calibration = costs(1e-9, link_s, latency_s)
+    found = project_costs(
+        calibration, TOPOLOGIES["allgather"], dense, here, there, sum_rounds("ring"), sum_rounds(collective)
+    )
+    smallest_s = 1e-9 + SIZES[0] * link_s + latency_s
+    for size in SIZES:
+        assert found.communicate(size) == pytest.approx(smallest_s * steps / 14 + size * other_link_s)
+
+
+def test_each_further_step_costs_a_part_of_the_smallest_bucket_and_its_latency():
+    """From 2 workers, which make 2 steps in a ring, to 8, which make 14. The link is too fast to count."""
+    fast, many = (Network(workers, 1e12) for workers in (2, 8))
+    found = project_costs(costs(4e-3, 0.0, 1e-3), TOPOLOGIES["allgather"], Traffic(summed=4.0), fast, many)
+    assert found.communicate(1e6) == pytest.approx(4e-3 + 12 * (4e-3 + 1e-3) / 2)
+
+
 def test_half_the_bytes_take_half_as_long_on_a_link_that_is_all_the_cost():
     all_gather, here = TOPOLOGIES["allgather"], Network(2, 1.0)
     whole, half = (
