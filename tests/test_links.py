@@ -121,6 +121,8 @@ def test_bytes_and_waits_on_the_busiest_link_by_hand():
     assert weights.link_bytes(dense, 1, 3) == 3 * (4 + 4)  # the pushes, then the answers
     assert weights.link_bytes(sparse, 1, 3) == pytest.approx(3 * (0.08 + 4))  # weights are pulled dense
     assert sums.link_bytes(sparse, 1, 3) == pytest.approx(3 * (0.08 + 3 * 0.08))
+    assert sums.link_bytes(Traffic(gathered=2.0), 1, 3) == 3 * (2 + 4)  # a sum of three pushes is sent dense
+    assert [sums.link_bytes(Traffic(summed=sent), 1, 3) for sent in (1.0, 2.0)] == [3 * (1 + 4), 3 * (2 + 4)]
     twice = Traffic(summed=0.1, sums=2)
     ways = ((all_gather, dense), (all_gather, twice), (all_gather, sparse), (weights, sparse), (weights, twice))
     assert [way.steps(traffic, 4) for way, traffic in ways] == [6, 12, 3, 2, 4]
