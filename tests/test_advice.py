@@ -1,6 +1,7 @@
 """Advice: ranked predictions, how far they may be off, and the words for people."""
 
 import json
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report_runs import VARIANTS, describe
+from report_runs import LAYERS, TOPOLOGIES, VARIANTS, describe
 from test_report import Items, Report
 
 from dlgs_bench import plugins
@@ -22,6 +23,7 @@ from dlgs_bench.timemodel.predict import Calibrations
 pytestmark = pytest.mark.unit
 
 THERE = {"workers": 8, "rate_mbit": 1000.0, "latency_ms": 0.1}
+KEYS = ("model", "variant", "topology", "collective")
 SCRIPTS = "studies/advise/{}.py".format
 
 
@@ -194,29 +196,66 @@ def test_the_advice_ranks_every_variant_and_says_the_answer(report, capfd):
     assert "computation_ms" not in text and table["computing_s"].min() > 0.005
 
 
-def test_the_needed_rate_and_the_local_steps_are_those_of_the_table(report, capfd):
-    """The rate is just enough for computing to take 90 % of an iteration; so are the local steps."""
-    table, text = report.table(SCRIPTS("table"), "needed", {"there": THERE}, **inputs(report))
-    there, found = Network(**THERE), 0
+def test_a_projection_computes_and_exchanges_as_it_was_calibrated(report):
+    """The calibrated backward has 1 ms and 10 ns per entry for each layer, and its workers wait for 1 ms.
+
+    A sum of n entries takes 64 ns per entry and 0.2 ms on the link, and 1 ms after it.
+    """
     for projection in report.projections:
-        (row, *_) = [
-            row for row in table.to_dict("records")
-            if (row["model"], row["variant"]) == (projection.spec.training.model, projection.spec.variant)
-            and row["iteration_s"] == pytest.approx(projection.iteration_s(there), rel=1e-4)
-        ]  # fmt: skip
-        alone_s, rate = projection.alone_s, row["needed_mbit"]
+        model, topology = projection.spec.training.model, projection.spec.topology.name
+        iterations = pd.read_csv(report.runs.root / "layers" / model / "iterations.csv")
+        computing_s = iterations["forward_s"].median() + sum(1e-3 + 1e-8 * entries for entries in LAYERS)
+        rest_s = (iterations["optimizer_s"] + iterations["other_s"]).median()
+        assert projection.computing_s == pytest.approx(computing_s)
+        assert projection.alone_s == pytest.approx(computing_s + 1e-3 + rest_s)
+        if (projection.spec.scheme.method, topology) == ("none", "allgather"):
+            exchange_s = 64e-9 * sum(LAYERS) + 0.2e-3 + 1e-3
+            assert projection.exchange_s(Network(2, 500.0)) == pytest.approx(exchange_s)
+
+
+@pytest.mark.parametrize(("asked", "ratio"), [(None, 0.01), (0.1, 0.1), (0.5, 0.01)])
+def test_a_variant_is_projected_at_the_given_ratio_or_at_its_smallest(report, asked, ratio):
+    projections = Calibrations(report.folders).projections(asked)
+    assert {projections[model, "topk"].spec.ratio for model in report.runs.models} == {ratio}
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 2.0], ids=["this machine", "nodes twice as fast"])
+def test_the_needed_rate_and_the_local_steps_are_those_of_the_table(report, capfd, tmp_path, slowdown):
+    """The rate is just enough for computing to take 90 % of an iteration; so are the local steps.
+
+    On nodes that are twice as fast, an iteration takes half of its time here over links that are half as fast.
+    """
+    files = inputs(report)
+    if slowdown > 1:
+        for model in report.runs.models:
+            files["rates"].append(str(tmp_path / f"{model}-2workers.json"))
+            metadata = {"model": model, "slowdown": slowdown, "nodes": {"multiply_adds_s": 1.6e12}}
+            Path(files["rates"][-1]).write_text(json.dumps(metadata | {"batch": 8, "nodes_batch": 8}))
+        files["calibration"] = [path for path in files["calibration"] if "/layers/" in path or "-none-" in path]
+    table, text = report.table(SCRIPTS("table"), "needed", {"there": THERE}, **files)
+    there, bounded, answered = Network(8, 1000.0 / slowdown, 0.1 * slowdown), 0, 0
+    calibrated = [one for one in report.projections if str(one.folder / "run.json") in files["calibration"]]
+    for projection in (way for one in calibrated for way in one.collective_variants(8)):
+        spec = projection.spec
+        own = (spec.training.model, spec.variant, spec.scheme.topology, projection.collective)
+        rows = [row for row in table.to_dict("records") if own == tuple(row[key] for key in KEYS)]
+        (row,) = [row for row in rows if math.isnan(row["ratio"]) or row["ratio"] == spec.ratio]
+        assert row["iteration_s"] * slowdown == pytest.approx(projection.iteration_s(there), rel=1e-4)
+        alone_s, rate = projection.alone_s, row["needed_mbit"] / slowdown
         near = [alone_s / projection.iteration_s(replace(there, rate_mbit=one)) for one in (rate / 1.01, rate * 1.001)]
         if 0 < rate < np.inf:
-            found += 1
+            bounded += 1
             assert near[0] < 0.9 <= near[1]
-        if projection.spec.scheme.method == "none":
+        if spec.scheme.method == "none":
             cycle_s = projection.exchange_s(there)
-            for least in (0.5, 0.75, 0.9):
-                steps = row[f"local_steps_{100 * least:.0f}"]
-                used = [number * alone_s / (number * alone_s + cycle_s) for number in (steps - 1, steps)]
+            steps = {least: int(row[f"local_steps_{100 * least:.0f}"]) for least in (0.5, 0.75, 0.9)}
+            for least, number in steps.items():
+                used = [each * alone_s / (each * alone_s + cycle_s) for each in (number - 1, number)]
                 assert used[0] < least <= used[1] + 1e-9
-                assert f"{int(steps):,} for {least:.0%}" in text or row["speedup"] < 1  # another collective is faster
-    assert found
+            if row["iteration_s"] == row["dense_s"]:  # the text is about the fastest collective
+                answered += 1
+                assert ", ".join(f"{number:,} for {least:.0%}" for least, number in steps.items()) in text
+    assert bounded and answered == len(report.runs.models) * len(TOPOLOGIES)
 
 
 def test_the_advice_is_refused_without_uncompressed(report, capfd):
