@@ -5,6 +5,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -17,8 +18,10 @@ from test_report import Items, Report
 from dlgs_bench import plugins
 from dlgs_bench.timemodel import advice, iterations
 from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR
+from dlgs_bench.timemodel.cost_curve import Curve
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.predict import Calibrations
+from dlgs_bench.timemodel.timeline import Costs, schedule
 
 pytestmark = pytest.mark.unit
 
@@ -137,6 +140,36 @@ def test_nodes_that_do_everything_so_many_times_as_fast_gain_as_much(report, slo
     there = iterations.predicted(projection, Network(workers, rate * slowdown, latency / slowdown), slowdown)
     assert there["iteration_s"] * slowdown == pytest.approx(here["iteration_s"])
     assert there["limit"] == here["limit"]
+    assert there["limit_s"] * slowdown == pytest.approx(here["limit_s"], nan_ok=True)
+
+
+@pytest.mark.parametrize(("link_s", "limit"), [(0.06, ("link", 0.03)), (0.04, ("computing", math.nan))])
+def test_a_part_limits_nodes_that_are_twice_as_fast_if_it_takes_a_twentieth_of_their_iteration(link_s, limit):
+    model = SimpleNamespace(iteration_s=lambda there: 1.0, saved=lambda there: {"selection": 0.01, "link": link_s})
+    row = iterations.predicted(model, Network(2, 100.0), node_speed=2.0)
+    assert (row["limit"], row["limit_s"]) == pytest.approx(limit, nan_ok=True) and row["iteration_s"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("part", "saved_s"),
+    [
+        ({}, 0),
+        ({"latency": Curve((10.0,), (5.0,))}, 5),  # after the last bucket
+        ({"contention_s": 1.0}, 1),  # of the first bucket; the second one starts when computing has ended
+        ({"interference": Curve((10.0,), (2.0,))}, 1),  # of 2 s, 1 s is hidden behind the first bucket
+    ],
+    ids=["nothing", "latency", "contention", "interference"],
+)
+def test_messages_save_their_latency_the_wait_for_a_core_and_the_delay_of_computing(part, saved_s):
+    """Two buckets come at 3 and 6, and each takes 4 s. A bucket without entries takes nothing."""
+    nothing = Curve((1.0,), (0.0,))
+    costs = Costs(1.0, [2.0, 3.0], nothing, Curve((1.0, 10.0), (0.0, 4.0)), nothing, interference=nothing)
+    costs = replace(costs, **part)
+    saved = iterations.saved(
+        costs, costs, replace(costs, communicate=nothing),
+        lambda other: schedule([10, 10], other, [(0, 1), (1, 2)]).iteration_s,
+    )  # fmt: skip
+    assert saved == {"selection": 0, "link": 0, "messages": saved_s, "handling": 0}
 
 
 def inputs(report, rates=()) -> dict:

@@ -302,6 +302,8 @@ def test_latency_in_the_recording_and_latency_that_is_given_are_the_same(workers
     for one, other in zip(*both, strict=True):
         given = other.iteration_s(Network(workers, 500, 5.0))
         assert one.iteration_s(Network(workers, 500)) == pytest.approx(given, rel=0.02), one.name
+        handling = [model.saved(Network(workers, 500, ms))["handling"] for model, ms in ((one, 0.0), (other, 5.0))]
+        assert handling[0] == pytest.approx(handling[1], abs=0.02 * given), one.name
 
 
 def test_a_method_that_only_sums_works_as_long_with_any_number_of_workers():
