@@ -111,6 +111,19 @@ def all_models(profile: dict) -> list[job_advice.JobModel]:
     return [*job_advice.models(profile), *job_advice.script_models(profile)]
 
 
+@pytest.mark.parametrize(("workers", "alone_s"), [(1, 2 + 3 + 23 + 13 + 7 + 11), (2, 2 + 3 + 23 + 7 + 11)])
+def test_every_part_of_an_iteration_counts_once(workers, alone_s):
+    """The last gradient arrives 6 s before backward ends. A single process does not wait for others, but clips."""
+    profile = profile_of(workers=workers, part_s=17.0)
+    seconds = {"forward": 2, "loss": 3, "backward": 23, "waiting": 13, "optimizer": 7, "other": 11, "iteration": 97}
+    assert set(seconds) == set(PARTS)
+    for part, median_s in seconds.items():
+        profile["times"][part]["median_s"] = float(median_s)
+    job = job_advice.read_job(profile)
+    assert (job.forward_s, sum(job.backward_s), job.recorded_s) == (2 + 3, pytest.approx(17), 97)
+    assert job.alone_s == pytest.approx(alone_s)
+
+
 @examples(1)
 @given(profiles(), networks, st.floats(1, 100))
 def test_faster_links_never_make_a_method_slower(profile, there, faster):
@@ -444,6 +457,21 @@ def test_messages_delay_computing_if_no_core_is_idle(idle_cores, part):
     assert not any(np.any(model.costs(there).interference(np.arange(1e6, step=1e5))) for model in rehearsed)
 
 
+def test_messages_do_not_delay_a_gpu():
+    """The same profile of processors has three quarters of the messages' time as a delay."""
+    profile = profile_of(idle_cores=0.25)
+    assert job_advice.read_job(profile).delays == 0.75
+    profile["job"]["device"] = "cuda"
+    assert job_advice.read_job(profile).delays == 0
+
+
+@pytest.mark.parametrize(("kind", "exchanges"), [("ddp", 3), ("hsdp", 3), ("horovod", 1), ("distributed", 1)])
+def test_only_jobs_whose_exchanges_the_probe_counts_have_more_than_one(kind, exchanges):
+    profile = profile_of()
+    profile["job"] |= {"kind": kind, "passes": 5, "exchanges": 3}
+    assert job_advice.read_job(profile).exchanges == exchanges
+
+
 @pytest.mark.parametrize("workers", [2, 3, 16])
 def test_processor_time_grows_with_the_messages_and_bytes_of_more_workers(workers):
     job = job_advice.read_job(profile_of(idle_cores=0.0))
@@ -456,11 +484,21 @@ def test_processor_time_grows_with_the_messages_and_bytes_of_more_workers(worker
 
 
 def test_a_slower_device_broadcasts_buffers_as_fast_as_before():
-    job = replace(job_advice.read_job(profile_of()), buffer_words=1000.0)
+    job = replace(job_advice.read_job(profile_of()), buffer_words=1000.0, unexplained_s=0.5)
     slower, broadcast_s = job_advice.slowed(job, 3.0), job_advice.recorded_broadcast_s(job)
     assert 0 < broadcast_s < job.forward_s
     assert slower.forward_s - broadcast_s == pytest.approx(3 * (job.forward_s - broadcast_s))
     assert (slower.rest_s, slower.backward_s) == (3 * job.rest_s, [3 * seconds for seconds in job.backward_s])
+    assert slower.unexplained_s == 1.5
+
+
+def test_a_slower_device_selects_as_much_slower_unless_it_only_waits():
+    profile = profile_of()
+    alike, slower, waiting = (
+        np.array([model.costs(Network(2, 1000)).sparsify.seconds for model in job_advice.script_models(profile, **how)])
+        for how in ({}, {"slowdown": 3.0}, {"slowdown": 3.0, "rehearsed": True})
+    )
+    assert slower == pytest.approx(3 * alike) and waiting == pytest.approx(alike) and alike.any()
 
 
 def test_gradients_of_16_bits_are_half_the_bytes():
@@ -532,6 +570,14 @@ def test_workers_that_shared_cores_are_named(device, threads, machine, shared):
     profile["job"] |= {"device": device, "threads": threads, "machine": machine and machine | {"interfaces": None}}
     check(profile)
     assert ("workers share cores" in advise._report(profile, job_advice.models(profile), Network(2, 500))) == shared
+
+
+@pytest.mark.parametrize(("high_s", "warned"), [(0.02, True), (0.0199, False)])
+def test_iterations_that_differ_by_a_factor_of_two_are_warned_of(high_s, warned):
+    profile = profile_of(part_s=0.01)
+    profile["times"]["iteration"]["high_s"] = high_s
+    text = advise._report(profile, job_advice.models(profile), Network(2, 500))
+    assert ("the recorded iterations took 10 to 20 ms" in text) == ("are uncertain" in text) == warned
 
 
 @examples(1)
