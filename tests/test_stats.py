@@ -48,6 +48,13 @@ def test_what_never_varies_has_no_width_and_two_blocks_have_no_interval():
         assert not found.enough and found.width == math.inf and math.isnan(found.low) and math.isnan(found.high)
 
 
+def test_the_interval_of_three_blocks_by_hand():
+    """The deviation of 0, ln 2 and 2 ln 2 is ln 2; Student's t is 0.95 / sqrt(2 * 0.975 * 0.025) for two degrees."""
+    margin = 0.95 / math.sqrt(2 * 0.975 * 0.025) * math.sqrt(2) * math.log(2) * math.sqrt(math.pi / (4 + math.pi))
+    found = repeatable([1, 2, 4])
+    assert (found.low, found.value, found.high) == pytest.approx((2 / math.exp(margin), 2, 2 * math.exp(margin)), 1e-3)
+
+
 @pytest.mark.parametrize("freedom, quantile", [(1, 12.7062), (2, 4.3027), (2.5, 3.572), (5, 2.5706), (30, 2.0423)])
 def test_students_t_has_the_quantiles_of_the_tables(freedom, quantile):
     """The values come from tables; the value for 2.5 comes from 20 million draws."""
@@ -129,6 +136,12 @@ def test_95_of_100_repeats_lie_in_the_interval_if_a_run_has_more_schemes_than_an
         found = relaunched(runs[0][0][0], pooled([measured for measured, _ in runs]))
         inside += found.low <= np.exp(np.log(runs[0][1][0]).mean()) <= found.high
     assert inside >= 0.945 * 2000  # as if each run added its degrees of freedom: 0.93
+
+
+def test_the_degrees_of_freedom_of_six_schemes_of_three_launches_by_hand():
+    """Six schemes have 12 squares, whose variance is 1 + 5 * 0.8^2 times as large as if they were independent."""
+    spread = pooled([[[1.0, 2.0, 4.0]] * 6])
+    assert spread.freedom == pytest.approx(12 / (1 + 5 * 0.64)) and spread.deviation == pytest.approx(math.log(2))
 
 
 def test_two_launches_of_schemes_in_common_have_no_interval():

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from dlgs_bench.report import tables
-from dlgs_bench.report.load_runs import ABOUT, amortise
+from dlgs_bench.report.load_runs import ABOUT, amortise, over_launches
 from dlgs_bench.report.summary import MEASURED, over_all_gather, summarise
 from dlgs_bench.stats import pooled, relaunched
 
@@ -46,6 +46,14 @@ def test_one_slow_iteration_moves_neither_median_nor_parts():
     rows[-1] |= {"forward_s": 9.0, "sparsify_s": 0.0, "other_s": 0.0}  # its parts have other proportions
     table = timing_table(rows).assign(variant="none")
     assert summarise(table).iloc[0]["forward_s"] == pytest.approx(0.025)
+
+
+def test_launches_are_averaged_and_blocks_are_not():
+    """The launches have the medians 1, 2 and 32, of which 4 is the geometric mean. The median would be 2."""
+    blocks = {1: (0.5, 1.0, 7.0), 2: (2.0, 2.0, 9.0), 3: (32.0, 30.0, 40.0)}
+    rows = {(launch, block): s for launch, own in blocks.items() for block, s in enumerate(own, start=1)}
+    values = pd.Series(rows).rename_axis(["launch", "block"])
+    assert over_launches(values) == pytest.approx(4)
 
 
 def test_of_runs_over_all_gather_those_with_the_fewest_workers_of_a_model_count():
