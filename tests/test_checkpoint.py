@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import platform
 import random
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -230,6 +232,24 @@ def test_a_full_disk_costs_a_checkpoint_and_not_the_run(every_step, tmp_path, mo
 
 
 @unit
+def test_a_checkpoint_is_due_again_a_whole_interval_after_the_last_one(every_step, tmp_path, monkeypatch):
+    """Each step takes 4 s, and checkpoints are 10 s apart, so every third step saves one."""
+    now = [0.0]
+    monkeypatch.setattr(checkpoint, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def work(comm):
+        session, saved = session_of(comm, "dlgs"), []
+        checkpoints = Checkpoints(tmp_path, 10.0, "this", print)
+        for step in range(1, 10):
+            now[0] += 4.0
+            checkpoints.save_if_due(go_on(session, step))
+            saved.append(checkpoints.cost["saved"])
+        return saved
+
+    assert run_workers(1, work) == [[0, 0, 1, 1, 1, 2, 2, 2, 3]]
+
+
+@unit
 def test_a_rank_that_is_asked_to_end_has_all_save(every_step, tmp_path):
     with pytest.raises(Stopped, match="stopped after step 3"):
         train(tmp_path, 3, every_s=600, stop=True)
@@ -242,5 +262,7 @@ def test_what_decides_a_run_decides_whose_checkpoint_it_is(monkeypatch):
     known = checkpoint.identity(spec)
     assert checkpoint.identity(spec) == known
     assert checkpoint.identity(replace(spec, training=replace(spec.training, lr=0.2))) != known
-    monkeypatch.setattr(torch, "__version__", "0.1")
-    assert checkpoint.identity(spec) != known
+    for owner, name, value in ((torch, "__version__", "0.1"), (platform, "python_version", lambda: "2.7.18")):
+        with monkeypatch.context() as other:
+            other.setattr(owner, name, value)
+            assert checkpoint.identity(spec) != known

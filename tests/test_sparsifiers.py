@@ -10,6 +10,7 @@ from support import CLASSES, SPARSIFIERS, at, examples, exchange_steps, gradient
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.exchange import Bucket, Estimator
+from dlgs_bench.exchange.stationary import stationary_residual, stationary_threshold
 from dlgs_bench.exchange.wire import FORMATS, Indices
 
 pytestmark = pytest.mark.unit
@@ -121,6 +122,16 @@ def test_top_k_captures_the_energy_that_the_largest_tenth_of_a_normal_distributi
     captured = request.values.double().square().sum() / gradient.double().square().sum()
     what = "energy captured by a tenth of normally distributed entries"
     measured(name, what, captured, at_least=0.995 * expected, at_most=1.005 * expected)
+
+
+def test_no_entry_of_a_stationary_residual_is_large_enough_to_be_sent():
+    """Walks overshoot the threshold h, so some draws reach it. Entries that reach it have been sent, and are 0."""
+    sizes = (20_000, 4_000, 1_000)
+    scales = torch.tensor([1.0, 4.0, 0.1]).repeat_interleave(torch.tensor(sizes))
+    gradient = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(0)) * scales
+    h = stationary_threshold([float(layer.square().mean().sqrt()) for layer in gradient.split(sizes)], sizes, 0.02)
+    residual = stationary_residual(gradient, sizes, 0.02)
+    assert 0.9 * h < residual.abs().max() < h
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,12 @@ def test_every_block_times_every_variant_in_every_phase(tables):
     assert sent["none"] == 2 * sent["cast"] and sent["topk-0.1"] < sent["cast"]
 
 
+def test_each_block_times_later_steps(tables):
+    """Otherwise a method that draws its entries by the step, such as Random-k, would draw the same entries again."""
+    steps = {label: [row["step"] for row in tables["iterations"] if row["variant"] == label] for label in SPEC.members}
+    assert len(steps) == 4 and all(own == sorted(set(own)) for own in steps.values())
+
+
 def test_links_are_set_again_after_each_block_but_the_last(monkeypatch):
     class Links:
         slowdown, seen = 0.0, []
