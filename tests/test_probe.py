@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import json
 import math
 import os
@@ -33,15 +34,16 @@ from probe_parts import (
     trained,
     with_and_without,
 )
-from support import PATIENCE_S, ROOT, examples, horovod_is_slow
+from support import CPU, PATIENCE_S, ROOT, examples, horovod_is_slow, make
 from world import World
 
 from dlgs_bench.buckets import fill
 from dlgs_bench.exchange import finite
 from dlgs_bench.hooks.local_steps import LocalSteps
 from dlgs_bench.probe import mirror, process_group, record
+from dlgs_bench.probe import recorder as recorder_module
 from dlgs_bench.probe.marks import CACHES_BYTES, Marks
-from dlgs_bench.probe.recorder import Recorder
+from dlgs_bench.probe.recorder import Recorder, _spread, _Step
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, SCHEMA, load
 
 
@@ -138,6 +140,42 @@ def test_a_closure_is_not_the_optimizers_work(tmp_path, named):
     assert torch.is_tensor(loss) and len(recorder._recorded) == 3
     for row in recorder._recorded:
         assert row["step"].last <= row["step"].optimizer <= row["ended"]
+
+
+@pytest.mark.unit
+def test_the_parts_of_a_step_add_up_to_its_time(tmp_path):
+    """Both steps have two passes. In the second step, no hook saw backward begin, so its loss counts as backward."""
+    recorder = Recorder(*plain(torch.nn.Linear(2, 1)), tmp_path / "profile.json", 3, ["cast"])
+    seen, unseen = (
+        _Step([[1.0, 2.0], [7.0, 15.0]], backward, {0: 63.0, 1: arrived}, last=63.0, optimizer=127.0)
+        for backward, arrived in ((31.0, 47.0), (None, None))
+    )
+    recorder._recorded = [{"step": step, "began": 0.0, "ended": 255.0} for step in (seen, unseen)]
+    parts, arrivals = recorder._times()
+    assert parts.pop("iteration") == [255, 255] == [sum(row) for row in zip(*parts.values(), strict=True)]
+    assert parts == {
+        "forward": [14, 14], "loss": [16, 0], "backward": [32, 48], "waiting": [64, 64], "optimizer": [128, 128],
+        "other": [1, 1],
+    }  # fmt: skip
+    assert arrivals == [[32, 16], [48, None]]
+
+
+@pytest.mark.unit
+def test_times_are_recorded_as_a_median_between_two_deciles():
+    assert _spread([float(n) for n in range(11, 0, -1)]) == {"median_s": 6, "low_s": 2, "high_s": 10}
+
+
+@pytest.mark.unit
+def test_the_cores_that_backward_does_not_use_are_idle(tmp_path, monkeypatch):
+    """The process keeps 1.5 of its 4 cores busy."""
+    seconds = itertools.count()
+    monkeypatch.setattr(recorder_module, "_clocks", lambda: (float(now := next(seconds)), 1.5 * now))
+    monkeypatch.setattr(process_group, "own_cores", lambda machine: 4.0)
+    monkeypatch.setattr(mirror, "measure", lambda *_: ([], {}))
+    model, optimizer = plain(torch.nn.Linear(3, 5))
+    with record(model, optimizer, tmp_path / "profile.json", steps=1, methods=["cast"]):
+        train(model, optimizer, 4)
+    assert load(tmp_path / "profile.json")["job"]["idle_cores"] == 2.5
 
 
 @pytest.mark.unit
@@ -498,6 +536,21 @@ def test_workers_that_take_turns_send_one_workers_indices():
     for sample in row["samples"]:
         assert sample["entries"] == 2**12 and sample["summed_bytes"] == pytest.approx(4 * k, abs=4)
         assert sample["gathered_bytes"] == pytest.approx(4 * k / sample["workers"] + 8, abs=4)
+
+
+@pytest.mark.unit
+def test_each_phase_of_a_method_has_its_share_of_the_time():
+    """DLGS refreshes in one of 4 steps. A refresh takes 5 s here, and every other step 1 s."""
+    method, marks = make("dlgs", refresh_every=4), Marks(CPU)
+
+    def timed(work: partial) -> float:
+        work()
+        (context,) = work.args
+        return 5.0 if method.phase(context.step) == "refresh" else 1.0
+
+    marks.timed = timed
+    row, _ = mirror._sample(method, ((8, 16),), 2, marks, CPU, copies=False, per_step_s=0.0)
+    assert row["seconds"] == 2
 
 
 @pytest.mark.engine
