@@ -620,6 +620,9 @@ def test_the_slowdown_of_every_model(report):
         others = nodes | {"computation_ms": {"a model that has no calibration": 7.5}}
         report.script("scripts/rate.py", iterations, Items(rate), nodes=others, batch=64)
         assert rate.read_text() == before  # the times of other models do not repeat the runs of this one
+        times = pd.read_csv(iterations.iterations)
+        computation_s = (times["forward_s"] + times["backward_s"]).median()
+        assert json.loads(before)["computation_s"] == pytest.approx(computation_s)
     table, shown = report.table("studies/slowdown/table.py", "slowdown", layers=layers, rates=rates)
     assert set(table["model"]) == set(report.runs.models)
     there = 64 * 1e8 / 3e12  # a batch, at the nodes' rate of multiply-adds
