@@ -24,8 +24,11 @@ from dlgs_bench.report.load_runs import ABOUT, read
 from dlgs_bench.report.names import Names
 from dlgs_bench.report.summary import summarise
 from dlgs_bench.spec import RunSpec, Scheme, Training
+from dlgs_bench.timemodel import predict
 from dlgs_bench.timemodel.links import Network
+from dlgs_bench.timemodel.planner import adaptive_ratios, planners
 from dlgs_bench.timemodel.plans import planned
+from dlgs_bench.timemodel.timeline import schedule
 
 pytestmark = pytest.mark.unit
 
@@ -100,10 +103,13 @@ class Report:
         self.script("scripts/collect.py", Items(**inputs), Items(**files))
         return files
 
-    def plan(self, run: Path) -> Path:
+    def calibration_files(self, run: Path) -> dict[str, Path]:
         layers = self.runs.root / "layers" / RunSpec.from_dict(spec_of(run)).training.model
-        exchange = self.runs.root / "exchanges" / run.name / "samples.csv"
-        inputs = Items(layers=layers / "layers.csv", iterations=layers / "iterations.csv", samples=exchange)
+        files = {name: layers / f"{name}.csv" for name in ("layers", "iterations")}
+        return files | {"samples": self.runs.root / "exchanges" / run.name / "samples.csv"}
+
+    def plan(self, run: Path) -> Path:
+        inputs = Items(**self.calibration_files(run))
         path = self.folder / "plans" / f"{run.name}.json"
         path.parent.mkdir(exist_ok=True)
         self.script("scripts/plan.py", inputs, Items(path), spec=json.dumps(spec_of(run)), cost="amortised")
@@ -500,6 +506,15 @@ def test_a_run_over_streams_that_sent_other_bytes_than_its_calibration_is_not_pr
 def test_the_planners_are_shown_for_every_run_that_has_a_plan(report):
     runs = [Path(run).parent for run in report.runs.every("timing", "run.json") if "-dlgs-0.1-" in run]
     plans = {report.plan(run): RunSpec.from_dict(spec_of(run)) for run in runs}
+    for run, (path, spec) in zip(runs, plans.items(), strict=True):
+        plan, calibration = json.loads(path.read_text()), predict.read(**report.calibration_files(run), spec=spec)
+        groups_of = {}
+        for name, planner in planners(spec.scheme.bucket_bytes // 4).items():
+            groups = planner(calibration.sizes, calibration.costs)
+            groups_of[name] = [list(group) for group in groups]
+            iteration_s = schedule(calibration.sizes, calibration.costs, groups).iteration_s + calibration.rest_s
+            assert plan["comparison"][name]["iteration_s"] == pytest.approx(iteration_s)
+        assert plan["groups"] == groups_of["paper"] != groups_of["all"]
     report.runs.time_planners(plans)
     inputs = {"timing": report.runs.every("planners", "iterations.csv"), "plans": sorted(map(str, plans))}
     table, shown = report.planners(inputs)
@@ -524,8 +539,12 @@ def test_a_plan_is_the_same_twice_and_gives_a_method_what_it_takes(report):
     assert groups[-1][1] == len(LAYERS) and ratios == []
     spec = RunSpec.from_dict(spec_of(root / f"{model}-dlgs-0.1-allgather"))
     assert planned(spec, json.loads(first)).scheme.groups == tuple(map(tuple, groups))
-    adaptive = json.loads(report.plan(root / f"{model}-adaptive-0.1-allgather").read_text())
+    run = root / f"{model}-adaptive-0.1-allgather"
+    adaptive = json.loads(report.plan(run).read_text())
     assert len(adaptive["groups"]) == len(adaptive["ratios"]) == len(LAYERS) and adaptive["plan"] == "ratios"
+    own = predict.read(**report.calibration_files(run), spec=RunSpec.from_dict(spec_of(run)))
+    assert adaptive["ratios"] == pytest.approx(adaptive_ratios(own.sizes, own.costs, 0.1))
+    assert len(set(adaptive["ratios"])) > 1
 
 
 def test_a_timeline_for_every_kind_of_topology(report):
