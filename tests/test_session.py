@@ -110,11 +110,11 @@ def test_frozen_weights_that_change_and_buffers_of_four_dimensions_are_kept(monk
 
 
 class NumpyModel(torch.nn.Module):
-    """Numpy makes its buffers and initial weights, and Python's random drops its layer in half of the passes."""
+    """Numpy makes its buffers and initial weights, Python's random scales half of its inputs, torch drops entries."""
 
     def __init__(self):
         super().__init__()
-        self.layer = torch.nn.Linear(3 * 32 * 32, 10)
+        self.layer, self.dropout = torch.nn.Linear(3 * 32 * 32, 10), torch.nn.Dropout(0.5)
         self.layer.weight.data.copy_(torch.from_numpy(np.random.randn(10, 3 * 32 * 32) / 100))
         self.register_buffer("features", torch.from_numpy(np.random.randn(3 * 32 * 32)).float())
         self.register_buffer("mask", torch.from_numpy(np.random.rand(3 * 32 * 32) < 0.5))
@@ -122,7 +122,7 @@ class NumpyModel(torch.nn.Module):
         self.register_buffer("expanded", torch.from_numpy(np.random.rand(1)).expand(5))  # one entry in memory
 
     def forward(self, images):
-        inputs = images.flatten(1) * self.features * self.mask
+        inputs = self.dropout(images.flatten(1)) * self.features * self.mask
         return self.layer(inputs if random.random() < 0.5 else 0.1 * inputs)
 
 
@@ -146,13 +146,13 @@ def test_buffers_that_differ_between_processes_are_those_of_rank_0(monkeypatch):
         assert torch.equal(one, other)
 
 
-def test_generators_of_numpy_and_python_are_seeded_and_saved(monkeypatch):
+def test_the_generators_of_numpy_python_and_torch_and_the_elapsed_time_are_saved(monkeypatch):
     monkeypatch.setattr("dlgs_bench.training.session.build_seeded", built)
 
     def trained(comm, until: int, state: dict | None = None) -> Session:
         session = session_of(comm, "topk")
         if state:
-            session.load_state_dict(state)
+            session.load_state_dict(state | {"elapsed_s": 1000 + state["elapsed_s"]})
         return go_on(session, until)
 
     def run(comm):
@@ -163,6 +163,7 @@ def test_generators_of_numpy_and_python_are_seeded_and_saved(monkeypatch):
         memory.seek(0)
         resumed = trained(comm, 6, torch.load(memory, weights_only=True))
         assert torch.equal(resumed.flat.parameters, whole)
+        assert resumed.elapsed_s >= 1000
 
     run_workers(1, run)
 
