@@ -4,6 +4,7 @@ import copy
 import gc
 import io
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import psutil
@@ -177,9 +178,12 @@ def test_a_state_of_other_variants_is_refused():
     run_workers(1, work)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name != "dlgs" else []) for name in METHODS]
-)
+def slow_except_dlgs(names: Iterable[str]) -> list:
+    return [pytest.param(name, marks=[pytest.mark.slow] if name != "dlgs" else []) for name in names]
+
+
+# A method for each kind of request, and one that exchanges weights: Gather, Sum, Max, rounds, local steps.
+@pytest.mark.parametrize("name", slow_except_dlgs(["dlgs", "none", "block_topk", "gtopk", "diloco"]))
 def test_memory_and_open_files_stay_as_they_are(name):
     """If each step kept a tensor of the model's size, memory would grow by 5.6 MiB."""
     process = psutil.Process()
@@ -194,6 +198,29 @@ def test_memory_and_open_files_stay_as_they_are(name):
 
     memory, files = run_workers(1, work)[0]
     assert memory < 5 * 2**20 and files < 10
+
+
+def tensor_bytes() -> int:
+    """The memory of all tensors of this process."""
+    gc.collect()
+    storages = (one.untyped_storage() for one in gc.get_objects() if issubclass(type(one), torch.Tensor))
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+@pytest.mark.parametrize("name", slow_except_dlgs(METHODS))
+def test_a_method_keeps_nothing_of_each_step(name):
+    """If each of the eight steps kept a tensor of the model's size, tensors would grow by eight gradients."""
+    process = psutil.Process()
+
+    def work(comm) -> tuple[int, int]:
+        session = go_on(session_of(comm, name), 4)
+        before = tensor_bytes(), process.num_fds()
+        go_on(session, 12)
+        after = tensor_bytes(), process.num_fds()
+        assert after[0] - before[0] < session.flat.gradients.nbytes
+        assert after[1] - before[1] < 8
+
+    run_workers(1, work)
 
 
 def test_what_computes_in_bfloat16_keeps_float32_in_weights_loss_and_gradients(device):
