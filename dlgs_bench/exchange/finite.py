@@ -95,7 +95,9 @@ class FiniteExchange(WorkerExchange):
 
     def _begin_bucket(self, bucket: Bucket) -> None:
         if bucket.gradient is self._flags:
-            if self.used:
+            if len(self.used) == len(self._flags) - 1:  # usually, and no indices need be copied to a GPU
+                self._flags[1:].fill_(1)
+            elif self.used:
                 self._flags[1:][sorted(self.used)] = 1
             agreement = _largest(self._flags)
             self._open.append(OpenBucket(agreement, next(agreement), bucket, num_requests=1))
