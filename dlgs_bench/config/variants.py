@@ -65,7 +65,7 @@ def changed_options(options: dict[str, Any], fields: dict[str, dict]) -> dict[st
 
 
 def unknown(name: str, given: dict) -> str | None:
-    """That there is no variant ``name``, in words; None if there is one. ``given``: of the configuration."""
+    """The message that there is no variant ``name``; None if there is. ``given``: the configuration's variants."""
     known = sorted({*plugins.names("methods"), *given})
     if name in known:
         return None
