@@ -11,7 +11,6 @@ from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, Requests, StepCon
 from dlgs_bench.exchange.magnitudes import indices_at_least
 from dlgs_bench.exchange.packing import add_signs, pack_signs
 from dlgs_bench.exchange.quantisation import norms
-from dlgs_bench.exchange.stationary import simulated_residual
 
 
 @dataclass
@@ -57,5 +56,4 @@ class AdaComp(ErrorFeedback):
         def send(corrected: Tensor, drawn: Tensor, step: int) -> None:
             self._take(corrected, drawn, self._length(bucket))
 
-        if self.error_feedback:
-            self.residuals[bucket.index] = simulated_residual(bucket.gradient, bucket.sizes, send)
+        self.simulate(bucket, send)

@@ -6,7 +6,6 @@ from typing import Annotated
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, ErrorFeedback, Requests, Selects, StepContext, Sum, Threshold
-from dlgs_bench.exchange.stationary import simulated_residual
 
 
 @dataclass
@@ -39,5 +38,4 @@ class HardThreshold(ErrorFeedback, Selects):
         def send(corrected: Tensor, drawn: Tensor, step: int) -> None:
             self.selector.take(corrected, Threshold(self.threshold / workers))
 
-        if self.error_feedback:
-            self.residuals[bucket.index] = simulated_residual(bucket.gradient, bucket.sizes, send)
+        self.simulate(bucket, send)

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, ErrorFeedback, Gather, Requests, Selects, StepContext, Threshold
 from dlgs_bench.exchange.packing import add_signs, pack_signs
-from dlgs_bench.exchange.stationary import simulated_residual
 
 
 @dataclass
@@ -45,5 +44,4 @@ class Strom(ErrorFeedback, Selects):
         def send(corrected: Tensor, drawn: Tensor, step: int) -> None:
             self._take(corrected, self.threshold / workers)
 
-        if self.error_feedback:
-            self.residuals[bucket.index] = simulated_residual(bucket.gradient, bucket.sizes, send)
+        self.simulate(bucket, send)

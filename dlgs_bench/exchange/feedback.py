@@ -1,11 +1,13 @@
 """Error feedback and momentum: base classes for methods that keep state from earlier steps."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
 from torch import Tensor
 
 from dlgs_bench.exchange.method import Bucket, Method
+from dlgs_bench.exchange.stationary import simulated_residual
 from dlgs_bench.exchange.steps import state_for
 
 
@@ -30,6 +32,11 @@ class ErrorFeedback(Method):
     def accumulate(self, bucket: Bucket) -> Tensor:
         """Add the gradient to the residual, shape (d,), and return the residual. Subtract from it what is sent."""
         return self.residual(bucket).add_(bucket.gradient)
+
+    def simulate(self, bucket: Bucket, send: Callable[[Tensor, Tensor, int], object]) -> None:
+        """Draw the residual of a bucket by ``simulated_residual``; nothing without error feedback."""
+        if self.error_feedback:
+            self.residuals[bucket.index] = simulated_residual(bucket.gradient, bucket.sizes, send)
 
 
 @dataclass

@@ -45,7 +45,7 @@ class FiniteExchange(WorkerExchange):
         self.incomplete = False
 
     def warm_start(self) -> None:
-        for bucket in self.buckets[:-1]:  # the last one is the flag
+        for bucket in self.buckets[:-1]:  # the last bucket has the flags
             self.method.warm_start(bucket, self._workers)
 
     def begin(self, context: StepContext) -> None:
@@ -56,10 +56,14 @@ class FiniteExchange(WorkerExchange):
 
     def unused(self) -> set[int]:
         """The layers of which no worker has a gradient in this step. Call it after ``finish``."""
-        layers = range(len(self._flags) - 1)
-        if len(self.used) == len(layers):  # usually, and the host need not wait for a GPU
+        if self._uses_all:  # usually, and the host need not wait for a GPU
             return set()
-        return {layer for layer, flag in zip(layers, self._flags[1:].tolist(), strict=True) if flag < 0}
+        return {layer for layer, flag in enumerate(self._flags[1:].tolist()) if flag < 0}
+
+    @property
+    def _uses_all(self) -> bool:
+        """Whether this worker has a gradient of every layer."""
+        return len(self.used) == len(self._flags) - 1
 
     def conclude(self, delivered: list[Tensor], shards: dist.ProcessGroup | None = None) -> None:
         """Replace ``delivered``, the gradients that the script gets, by NaN if the step failed.
@@ -95,7 +99,7 @@ class FiniteExchange(WorkerExchange):
 
     def _begin_bucket(self, bucket: Bucket) -> None:
         if bucket.gradient is self._flags:
-            if len(self.used) == len(self._flags) - 1:  # usually, and no indices need be copied to a GPU
+            if self._uses_all:  # usually, and no indices need be copied to a GPU
                 self._flags[1:].fill_(1)
             elif self.used:
                 self._flags[1:][sorted(self.used)] = 1

@@ -13,7 +13,7 @@ from dlgs_bench.exchange.async_device import DeferredScalar, is_async
 from dlgs_bench.exchange.feedback import ErrorFeedback
 from dlgs_bench.exchange.method import Bucket, Method, Requests, StepContext, Sum
 from dlgs_bench.exchange.selection import MANY, NAN, Threshold, TopK
-from dlgs_bench.exchange.stationary import simulated_residual, stationary_residual
+from dlgs_bench.exchange.stationary import stationary_residual
 
 SPARE = 1.25  # the size of a message, divided by the largest number of entries that a worker chose in the last step
 
@@ -150,5 +150,4 @@ class Estimator(Sparsifier):
             sample = Bucket(bucket.index, drawn, ratio=bucket.ratio)
             self.selector.take(corrected, self.select(corrected, sample, StepContext(step, rank=0, workers=1, lr=0.0)))
 
-        if self.error_feedback:
-            self.residuals[bucket.index] = simulated_residual(bucket.gradient, bucket.sizes, send)
+        self.simulate(bucket, send)

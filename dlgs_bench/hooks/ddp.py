@@ -141,13 +141,14 @@ class DDPHook(Hook):
     def _check_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         super()._check_step(optimizer, positional, named)
         self._applied |= {p for group in optimizer.param_groups for p in group["params"] if p in self._layers}
-        called = self._begun or self._called or has_closure(positional, named)
-        if not called and any(is_not_zero(p.grad) for p in self._layers):
+        if has_closure(positional, named):  # its passes come later
+            return
+        if not (self._begun or self._called) and any(is_not_zero(p.grad) for p in self._layers):
             raise ValueError(
                 f"model: the first gradients come from passes outside the model of the hook, so {self.name} has not "
                 "exchanged them; call the DistributedDataParallel that the hook was given"
             )
-        if self._missed is None or has_closure(positional, named):
+        if self._missed is None:
             return
         missed, gradient = self._missed
         if missed.grad is gradient and is_not_zero(gradient):

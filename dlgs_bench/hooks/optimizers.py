@@ -116,14 +116,14 @@ class JoinedDecay:
 
     def _before_step(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
         self.restore()  # after a step that raised
-        joined = self._joined()
+        joined, closure = self._joined(), has_closure(positional, named)
         for group, decay in coupled_decays(optimizer):
             self._off.append((group, group["weight_decay"]))
             group["weight_decay"] = 0.0
             for p in group["params"]:
                 if id(p) in joined:
                     continue
-                if has_closure(positional, named):
+                if closure:
                     raise ValueError(
                         f"{type(optimizer).__qualname__}.step was given a closure, and decays a parameter of shape "
                         f"{tuple(p.shape)} that the hook does not exchange; give this parameter another optimizer"

@@ -1,7 +1,6 @@
 """Accuracy runs of the first model that is trained, at the smallest ratio, at each of the study's refresh intervals."""
 
 from dataclasses import replace
-from itertools import product
 
 from dlgs_bench.config import grid
 from dlgs_bench.config.variants import chosen
@@ -9,14 +8,17 @@ from dlgs_bench.spec import RunSpec
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
+    trained = grid.trained_models(values)
+    if not trained:
+        return {}
     smallest, specs = min(values["timing"]["ratios"] or values["accuracy"]["ratios"]), {}
     for variant in chosen(values).values():
         if "refresh_every" not in variant.fields:
             continue
         ratio = variant.options.get("ratio", smallest)
         for s in values["studies"]["refresh"]["intervals"]:
-            for model, seed in product(grid.trained_models(values)[:1], values["seeds"]):
-                spec = grid.accuracy_run(values, model, variant, ratio, seed)
+            for seed in values["seeds"]:
+                spec = grid.accuracy_run(values, trained[0], variant, ratio, seed)
                 options = spec.scheme.options | {"refresh_every": s}
                 name, _, seeded = grid.accuracy_name(spec).rpartition("-")
                 specs[f"accuracy/{name}-s{s}-{seeded}"] = replace(spec, scheme=replace(spec.scheme, options=options))
