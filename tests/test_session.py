@@ -12,6 +12,7 @@ import pytest
 import torch
 from equal_worker import Noise, go_on, session_of
 from support import CPU, METHODS, make
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlgs_bench.comm.local import run_workers
 from dlgs_bench.data.cifar10 import Cifar10
@@ -201,10 +202,21 @@ def test_memory_and_open_files_stay_as_they_are(name):
 
 
 def tensor_bytes() -> int:
-    """The memory of all tensors of this process."""
+    """The memory of all dense tensors of this process. Other tests may have left tensors without memory (compiling)."""
     gc.collect()
-    storages = (one.untyped_storage() for one in gc.get_objects() if issubclass(type(one), torch.Tensor))
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    tensors = (one for one in gc.get_objects() if issubclass(type(one), torch.Tensor))
+    storages = (one.untyped_storage() for one in tensors if one.layout == torch.strided)
+    return sum({one._cdata: one.nbytes() for one in storages if one.device.type != "meta"}.values())
+
+
+def test_tensors_of_all_kinds_may_be_there_while_their_bytes_are_counted():
+    with FakeTensorMode():
+        fake = torch.zeros(10)
+    before = tensor_bytes()
+    plain = torch.zeros(1000)
+    kept = [plain, plain[1:], plain.detach(), fake, torch.zeros(9, device="meta"), torch.zeros(4).to_sparse()]
+    kept.append(torch._to_functional_tensor(torch.zeros(3)))
+    assert 0 <= tensor_bytes() - before - plain.nbytes < 100  # the tensors inside of those that are not dense
 
 
 @pytest.mark.parametrize("name", slow_except_dlgs(METHODS))
