@@ -195,6 +195,24 @@ def test_a_hook_whose_group_is_destroyed_says_so_and_a_new_one_works(one):
         assert hook.step == 2
 
 
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_hook_whose_wrapper_is_gone_says_so_in_the_next_step_until_it_is_closed(one, wrapped):
+    """A script wraps its model again, or trains on without a wrapper, and would have no exchange by the method."""
+    plain = script.net()
+    model, optimizer = DistributedDataParallel(plain), torch.optim.SGD(plain.parameters(), lr=0.1)
+    hook = DDPHook(model, optimizer, "topk", ratio=0.2)
+    for _ in range(2):
+        script.train(model, optimizer, 0)
+    del model
+    gc.collect()
+    model = DistributedDataParallel(plain) if wrapped else plain
+    with pytest.raises(ValueError, match="DistributedDataParallel that topk was given no longer exists") as error:
+        script.train(model, optimizer, 0)
+    assert "\n" not in str(error.value)
+    hook.close()
+    script.train(model, optimizer, 0)
+
+
 class Accelerator:
     """Keeps functions for its checkpoints as accelerate.Accelerator does."""
 

@@ -96,13 +96,16 @@ def test_every_bucketing_of_uncompressed_takes_turns_with_the_plans():
     plans = {"all": ((0, 59),), "size": ((0, 59),), "paper": ((0, 30), (30, 59))}
     scheme = Scheme("dlgs", options={"ratio": 0.1}, planner="paper", plans=plans, timed_with=baselines)
     training = Training("resnet20", batch=4, epochs=1, train_epochs=1)
-    spec = RunSpec("planners", training, scheme, Cluster(workers=2), Measurement(blocks=1, repeats=1))
+    spec = RunSpec("planners", training, scheme, Cluster(workers=2), Measurement(blocks=2, repeats=2))
 
     def work(comm):
         return planners(spec, comm, Images(), CPU, lambda *progress: None, LaunchSettings())
 
     found = run_workers(2, work)[0]
     assert {row["variant"] for row in found["iterations"]} == {"none", "none-planned", "all", "paper"}
+    for name in ("none", "paper"):  # no step twice: randomness would draw the same numbers again
+        steps = [row["step"] for row in found["iterations"] if row["variant"] == name]
+        assert len(set(steps)) == len(steps) >= 4, name
     groups: dict[str, list] = {}
     for row in found["groups"]:
         groups.setdefault(row["variant"], []).append((row["start"], row["stop"]))

@@ -152,6 +152,11 @@ class DDPHook(Hook):
             return
         missed, gradient = self._missed
         if missed.grad is gradient and is_not_zero(gradient):
+            if self._ddp() is None:
+                raise ValueError(
+                    f"model: the DistributedDataParallel that {self.name} was given no longer exists, so no pass is "
+                    "exchanged by it; call close of its hook, and give another model a hook of its own"
+                )
             raise ValueError(
                 "backward: its gradients were not exchanged, since DistributedDataParallel exchanges only the first "
                 f"backward after a forward of the model that {self.name} was given; call this model before each "
@@ -159,9 +164,9 @@ class DDPHook(Hook):
             )
 
     def _synchronises(self) -> bool:
-        """Whether the model is outside no_sync."""
+        """Whether passes are to be exchanged: the model is outside no_sync, or no longer exists."""
         model: Any = self._ddp()
-        return model is not None and model.require_backward_grad_sync
+        return model is None or model.require_backward_grad_sync
 
     def _note_accumulation(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note whether autograd is about to add a gradient to the aggregate of the pass before."""

@@ -110,7 +110,7 @@ def in_turns(
         block += 1
         for label, exchange in session.exchanges.items():
             for step in steps[label]:
-                row = session.step(exchange, block * exchange.method.cycle + step)
+                row = session.step(exchange, block * whole_cycles(exchange.method, steps[label]) + step)
                 share = phase_share(exchange.method, row["phase"])
                 iterations.append({"block": block, "variant": label, "share": share, "slowdown": links.slowdown} | row)
                 sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))
@@ -218,3 +218,8 @@ def timed_steps(method: Method, repeats: int) -> list[int]:
             steps.append(step)
         seen[phase] += 1
     return steps
+
+
+def whole_cycles(method: Method, steps: Sequence[int]) -> int:
+    """The number of steps in the cycles, from step 1 on, that contain ``steps``."""
+    return -(-max(steps) // method.cycle) * method.cycle
