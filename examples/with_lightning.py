@@ -31,10 +31,14 @@ class GradientHook(lightning.Callback):
         self._states: dict[str, Any] | None = None
 
     def on_train_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
+        if self.hook is not None:  # of an earlier fit, whose wrapper Lightning has dropped
+            self._states = self._states or self.hook.state_dict()
+            self.hook.close()
         scaler = getattr(trainer.precision_plugin, "scaler", None)  # of 16-mixed
         self.hook = DDPHook(trainer.strategy.model, trainer.optimizers, self.method, scaler=scaler, **self.options)
         if self._states is not None:
             self.hook.load_state_dict(self._states)
+            self._states = None
 
     def state_dict(self) -> dict[str, Any]:  # Lightning calls it on all ranks
         if self.hook is None:

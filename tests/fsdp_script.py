@@ -130,6 +130,29 @@ def in_turns(mesh, rank: int, method: str, frozen: bool, **options) -> tuple[lis
     return applied, left
 
 
+def momentum_in_turns(mesh, rank: int, after: bool) -> list[torch.Tensor]:
+    """The weights after steps of DGC in which optimizers of two heads take turns.
+
+    ``after``: each optimizer clears its own gradients after its step. Otherwise all are cleared before each pass.
+    """
+    from dlgs_bench.hooks.fsdp import FSDPHook
+
+    model = sharded(mesh["shard"])
+    parts = [[*model.first.parameters(), *model.second.parameters()], *(head.parameters() for head in model.heads)]
+    trunk, *heads = (torch.optim.SGD(part, lr=LR) for part in parts)
+    _hook = FSDPHook(model, mesh["rep"], [trunk, *heads], "dgc", ratio=0.3)
+    for step in range(2 * STEPS):
+        head = step % STEPS == STEPS - 1
+        if not after:
+            model.zero_grad()
+        loss_of(model, step, rank, heads=(int(head),)).backward()
+        for optimizer in (trunk, heads[head]):
+            optimizer.step()
+            if after:
+                optimizer.zero_grad(set_to_none=step % 2 == 0)
+    return weights(model)
+
+
 def evaluated_first(mesh, rank: int) -> list[torch.Tensor]:
     """The weights after training, where the model was evaluated before the hook was made."""
     from dlgs_bench.hooks.fsdp import FSDPHook
@@ -437,6 +460,7 @@ def observed(comm, code: str, folder: str) -> dict:
     found["failed pass"] = failed_pass(mesh, rank)
     found["hooks of one model"] = hooks_of_one_model(mesh, rank)
     found["one output"] = [one_output(mesh, rank, late) for late in (False, True)]
+    found["momentum in turns"] = [momentum_in_turns(mesh, rank, after) for after in (False, True)]
     found["in turns"] = {
         (method, frozen): in_turns(mesh, rank, method, frozen, **options)
         for method, options in {"topk": {"ratio": 0.1}, "lags": {"ratio": 0.3}}.items()

@@ -142,8 +142,10 @@ class Turns(nn.Module):
         super().__init__()
         self.a, self.b = nn.Linear(12, 12, bias=False), nn.Linear(12, 12, bias=False)
 
-    def forward(self, inputs: Tensor, layer: str) -> Tensor:
-        return self.get_submodule(layer)(inputs)
+    def forward(self, inputs: Tensor, layer: str, zeros: bool = False) -> Tensor:
+        """``zeros``: give the other layer a gradient of zeros."""
+        outputs = self.get_submodule(layer)(inputs)
+        return outputs + 0 * self.get_submodule("ab".strip(layer))(inputs) if zeros else outputs
 
 
 def optimizers_in_turns(comm, engine: str, method: str, options: dict, clears: str, view: bool) -> list[tuple]:
@@ -171,6 +173,30 @@ def optimizers_in_turns(comm, engine: str, method: str, options: dict, clears: s
     for p, start, part, sum_of in zip(net.parameters(), before, kept, true.values(), strict=True):
         found.append((start - p.detach() + part.view(12, 12) + hook._held.get(p, 0), sum_of))
     return found
+
+
+def momentum_in_turns(comm, engine: str, method: str, options: dict, clears: str, view: bool = False) -> list[Tensor]:
+    """The weights after each step, where two layers have an optimizer each.
+
+    ``clears``: when the script clears gradients. "zeros": all of them before each pass, in which the other layer has a
+    gradient of zeros.
+    """
+    net, weights = Turns(), []
+    optimizers = {name: torch.optim.SGD(layer.parameters(), lr=0.1) for name, layer in net.named_children()}
+    model, _ = hooked(engine, net, [*optimizers.values()], method, unused=True, view=view, **options)
+    for step in range(16):
+        name = "aaab"[step % 4]
+        if clears in ("zeros", "all before"):
+            model.zero_grad(set_to_none=step % 2 == 0)
+        if clears == "before":
+            optimizers[name].zero_grad(set_to_none=step % 3 == 0)
+        inputs, factors = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(10 * step + comm.rank))
+        (model(inputs, name, clears == "zeros") * factors).sum().backward()
+        optimizers[name].step()
+        if clears == "after":
+            optimizers[name].zero_grad(set_to_none=step % 3 == 0)
+        weights += [p.detach().clone() for p in net.parameters()]
+    return weights
 
 
 def unused_as_without_a_hook(comm, view: bool) -> list[tuple]:

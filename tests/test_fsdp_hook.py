@@ -77,6 +77,11 @@ def test_nothing_is_lost_where_layers_are_used_or_frozen_in_turns(ranks, frozen)
                 torch.testing.assert_close(sent + rest, mine, rtol=1e-4, atol=1e-6, msg=method)
 
 
+def test_momentum_is_the_same_whenever_optimizers_in_turns_clear_their_gradients(ranks):
+    for found in ranks:
+        assert all(map(torch.equal, *found["momentum in turns"]))
+
+
 def test_a_forgotten_state_is_warned_of_once(ranks):
     for found in ranks:
         assert len(found["forgotten state"]) == 1

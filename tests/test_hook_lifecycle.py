@@ -195,22 +195,47 @@ def test_a_hook_whose_group_is_destroyed_says_so_and_a_new_one_works(one):
         assert hook.step == 2
 
 
-@pytest.mark.parametrize("wrapped", [True, False])
-def test_a_hook_whose_wrapper_is_gone_says_so_in_the_next_step_until_it_is_closed(one, wrapped):
+@pytest.mark.parametrize(
+    ("wrapped", "local", "closure"), [(True, False, ()), (False, True, ()), (True, False, (None,))]
+)
+def test_a_hook_whose_wrapper_is_gone_says_so_in_the_next_step_until_it_is_closed(one, wrapped, local, closure):
     """A script wraps its model again, or trains on without a wrapper, and would have no exchange by the method."""
     plain = script.net()
     model, optimizer = DistributedDataParallel(plain), torch.optim.SGD(plain.parameters(), lr=0.1)
     hook = DDPHook(model, optimizer, "topk", ratio=0.2)
-    for _ in range(2):
-        script.train(model, optimizer, 0)
+    script.train(model, optimizer, 0)
+    if local:  # an epoch that ends while gradients accumulate
+        with model.no_sync():
+            model(script.inputs(0, 0)).sum().backward()
     del model
     gc.collect()
     model = DistributedDataParallel(plain) if wrapped else plain
+    model(script.inputs(0, 0)).sum().backward()
     with pytest.raises(ValueError, match="DistributedDataParallel that topk was given no longer exists") as error:
-        script.train(model, optimizer, 0)
+        optimizer.step(*closure)  # Accelerate's optimizers give None
     assert "\n" not in str(error.value)
     hook.close()
     script.train(model, optimizer, 0)
+
+
+def test_what_waits_for_a_frozen_layer_is_delivered_by_a_wrapper_that_leaves_out_no_layer(one):
+    net = script.net()
+    sgd, first = torch.optim.SGD(net.parameters(), lr=0.1), next(net.parameters())
+    model = DistributedDataParallel(net, find_unused_parameters=True)
+    with DDPHook(model, sgd, "lags", ratio=0.2) as hook:
+        for step in range(4):
+            net.zero_grad()
+            first.requires_grad_(step == 0)
+            model(script.inputs(step, 0)).sum().backward()
+        state = hook.state_dict()
+        assert hook._held[first].any()
+    first.requires_grad_(True)
+    net.zero_grad()
+    model = DistributedDataParallel(net)
+    with DDPHook(model, sgd, "lags", ratio=0.2) as hook:
+        hook.load_state_dict(state)
+        model(script.inputs(4, 0)).sum().backward()
+        assert not hook._held
 
 
 class Accelerator:

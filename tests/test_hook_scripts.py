@@ -3,6 +3,9 @@
 What the scripts do is in hook_parts.py. The right result is that of the script without a hook, or one line.
 """
 
+from functools import partial
+from itertools import product
+
 import hook_parts as parts
 import pytest
 import torch
@@ -54,6 +57,15 @@ def test_nothing_is_lost_or_applied_twice_where_optimizers_take_turns(engine, me
         for found in worlds(engine).run(parts.optimizers_in_turns, engine, method, OPTIONS[method], clears, view):
             for total, true in found:
                 torch.testing.assert_close(total, true, rtol=1e-4, atol=1e-4, msg=f"{clears}, view {view}")
+
+
+def test_momentum_gets_zeros_of_unused_layers_whenever_gradients_are_cleared(engine, worlds):
+    for method in [name for name in HOOKED if CLASSES[name].owns_momentum]:
+        run = partial(worlds(engine).run, parts.momentum_in_turns, engine, method, OPTIONS[method])
+        expected = run("zeros")
+        for clears, view in product(("all before", "before", "after"), (False, True)):
+            for found, own in zip(run(clears, view), expected, strict=True):
+                torch.testing.assert_close(found, own, rtol=1e-5, atol=1e-6, msg=f"{method}, {clears}, view {view}")
 
 
 def test_a_layer_that_nobody_uses_is_left_alone_as_without_a_hook(engine, worlds):

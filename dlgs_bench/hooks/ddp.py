@@ -116,7 +116,7 @@ class DDPHook(Hook):
                 for there, own in copies:
                     there.copy_(own)
             self._conclude([buffer for _, buffer, _ in self._promised])
-            if self._leaves_out_layers:
+            if self._leaves_out_layers or self._held:
                 self._deliver()
             self._arrived.clear()
             self._delivered, self._missed = True, None
@@ -170,6 +170,7 @@ class DDPHook(Hook):
 
     def _note_accumulation(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note whether autograd is about to add a gradient to the aggregate of the pass before."""
+        self._drop_idle(parameter)
         if torch._C._current_graph_task_id() != self._checked_pass:  # the first gradient of a pass
             self._follows = self._delivered
         self._adds_to_aggregates = self._follows and is_not_zero(parameter.grad)
@@ -195,7 +196,7 @@ class DDPHook(Hook):
                 "DistributedDataParallel would not exchange its gradient; convert and move the model first"
             )
         self._delivered = False
-        if self._synchronises() and not self._local:
+        if self._ddp() is None or (self._synchronises() and not self._local):
             self._missed = parameter, parameter.grad  # until the pass is exchanged
 
     def _refuse_smaller_mean(self) -> None:
@@ -211,13 +212,15 @@ class DDPHook(Hook):
         """Whether a gradient of a layer takes part in the exchange. ``gradient``: what DDP exchanges, shape (n,).
 
         If a pass does not use a layer, DDP exchanges what earlier passes have left in its gradient. A gradient that was
-        applied is replaced by zeros, and so is the gradient of a frozen layer.
+        applied is replaced by zeros, and so is the gradient of a frozen layer. Methods that apply momentum get zeros in
+        any case: what is left is an update of theirs.
         """
         if parameter in self._arrived and parameter.requires_grad:
             return True
         if parameter.grad is not None and _same_memory(parameter.grad, gradient):
             self._left_out[parameter] = parameter.grad.clone()
-        if not parameter.requires_grad or (parameter in self._applied and not self.method.uncompressed):
+        applied = self.method.owns_momentum or (parameter in self._applied and not self.method.uncompressed)
+        if applied or not parameter.requires_grad:
             gradient.zero_()
             return False
         return parameter.grad is not None and bool(gradient.any())
@@ -231,8 +234,13 @@ class DDPHook(Hook):
             if not p.requires_grad or (left_out and not self.method.owns_momentum):
                 self._hold(p, aggregate)
                 before = self._left_out.get(p, p.grad)
-                aggregate.copy_(torch.zeros(()) if before is None else before)  # DDP writes it if the graph is static
+                # DDP writes it if the graph is static.
+                aggregate.zero_() if before is None else aggregate.copy_(before)
                 continue
+            earlier = None if p in self._applied or p in self._idle else self._left_out.get(p, p.grad)
+            self._note_idle(p, left_out, earlier)
+            if left_out and earlier is not None:
+                aggregate.add_(earlier)
             self._applied.discard(p)
             self._deliver_held(p, aggregate)
             if backward and p not in self._arrived and p.grad is not None:

@@ -106,6 +106,7 @@ class FSDPHook(ParameterHook):
         self._reduces = any(group.reduce_grads for group in groups)
         if self._reduces:
             for layer, parameter in enumerate(self._shards):
+                self._drop_idle(parameter)
                 if parameter.grad is not None:
                     self._earlier[layer], parameter.grad = parameter.grad, None
 
@@ -151,6 +152,7 @@ class FSDPHook(ParameterHook):
                 parameter.grad = earlier
                 self._hold(parameter, aggregate)
                 continue
+            self._note_idle(parameter, layer in unused, earlier)
             if layer in unused:
                 self._hold_unused(parameter, aggregate)
             if earlier is not None:

@@ -92,6 +92,7 @@ class Hook:
         self._decay = JoinedDecay(self._optimizers, _joined) if self.method.decay_joins_gradient else None
         self._decays: dict[Tensor, float] = {}
         self._held: dict[Tensor, Tensor] = {}  # aggregates that wait for a use of the layer, not scaled
+        self._idle: set[Any] = set()  # unused layers whose gradient is nothing but an update by the method's momentum
         kind = WorkerExchange if self.method.uncompressed else FiniteExchange
         self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
         self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
@@ -277,6 +278,22 @@ class Hook:
         if not self.method.owns_momentum:
             self._hold(parameter, aggregate)
             aggregate.mul_(0)
+
+    def _note_idle(self, parameter: Any, unused: bool, earlier: Any) -> None:
+        """Note whether the gradient of a layer is nothing but an update by the method's momentum.
+
+        ``earlier``: what passes before have left in it for the optimizer.
+        """
+        if self.method.owns_momentum and unused and not is_not_zero(earlier):
+            self._idle.add(parameter)
+        else:
+            self._idle.discard(parameter)
+
+    def _drop_idle(self, parameter: Any) -> None:
+        """Discard such an update before the next pass: the optimizer of the layer has not applied it, or has."""
+        if parameter in self._idle:
+            self._idle.discard(parameter)
+            parameter.grad = None
 
     def _deliver_held(self, parameter: Tensor, gradient: Tensor) -> None:
         """Add the aggregates of passes in which the layer was frozen or not used to its finite gradient."""

@@ -62,6 +62,7 @@ class HorovodHook(ParameterHook):
         self._set_aside(layer, parameter)
 
     def _set_aside(self, layer: int, parameter: Tensor) -> None:
+        self._drop_idle(parameter)
         if parameter.grad is not None:
             self._earlier[layer], parameter.grad = parameter.grad.detach(), None
 
@@ -98,6 +99,7 @@ class HorovodHook(ParameterHook):
                 parameter.grad = earlier
                 self._hold(parameter, aggregate)
                 continue
+            self._note_idle(parameter, layer in unused, earlier)
             if layer in unused:
                 self._hold_unused(parameter, aggregate)
             if earlier is not None:

@@ -78,7 +78,8 @@ def rate_of(optimizers: Iterable[Optimizer]) -> float:
 
 def has_closure(positional: tuple, named: dict) -> bool:
     """Whether the arguments of a step, as torch gives them to hooks of optimizers, contain a closure."""
-    return len(positional) > 1 or named.get("closure") is not None  # the first argument is the optimizer
+    # The first argument is the optimizer. Accelerate's optimizers give None as the closure.
+    return any(one is not None for one in (*positional[1:], named.get("closure")))
 
 
 class JoinedDecay:
