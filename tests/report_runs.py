@@ -108,7 +108,7 @@ class Runs:
 
     def samples(self, scheme: Scheme) -> pd.DataFrame:
         rows, dense = [], scheme.method == "none"
-        each = 4.0 if dense else 8 * scheme.options.get("ratio", 0.05)
+        each = bytes_per_entry(scheme)
         cases = product((256, 4096, 65536, 400_000), ((1, False), (8, False), (8, True)), phases(scheme), "ab")
         for entries, (buckets, overlapped), (phase, share), _ in cases:
             total = entries * buckets
@@ -141,7 +141,8 @@ class Runs:
             for phase, share in phases(scheme)
         ]
         rows = pd.concat(blocks, ignore_index=True)
-        return rows.assign(variant=timed, step=range(len(rows)), sent_bytes=1e5, received_bytes=1e5, density=0.1)
+        sent = bytes_per_entry(scheme) * sum(LAYERS)
+        return rows.assign(variant=timed, step=range(len(rows)), sent_bytes=sent, received_bytes=sent, density=0.1)
 
     def time(self) -> None:
         trace = pd.DataFrame(
@@ -197,6 +198,10 @@ class Runs:
         sent["squared_error"] = sent["squared_mean"] / 4
         iterations = pd.DataFrame({"step": range(1, 101)} | sent)
         self.write(folder, spec, points=points, iterations=iterations)
+
+
+def bytes_per_entry(scheme: Scheme) -> float:
+    return 4.0 if scheme.method == "none" else 8 * scheme.options.get("ratio", 0.05)
 
 
 def phases(scheme: Scheme) -> list[tuple[str, float]]:

@@ -446,6 +446,7 @@ def test_vgg16_is_merged_more_only_if_its_plan_has_fewer_buckets_per_layer(bucke
     sizes = {name: len(plugins.describe("models", name)["layers"]) for name in ("vgg16", "resnet20")}
     per_layer = both.assign(num_buckets=both["model"].map(sizes))
     assert verdicts(words, per_layer) == {UNKNOWN}  # a planner that merges nothing
+    assert verdicts(words, both.assign(num_buckets=1)) == {UNKNOWN}  # a planner that merges all
 
 
 def test_overlap_and_compression_are_read_off_what_is_waited_for_and_sent():

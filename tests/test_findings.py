@@ -106,6 +106,7 @@ def test_what_selection_decides_needs_both_kinds():
     assert "On VGG16, DLGS is significantly faster than Top-K only with the paper's slow selection." in sentence
     (sentence,) = selections(cell(metadata={"selection": "compiled"}), cell())
     assert "slow selection" not in sentence and sentence.count("3.00 [") == 2 and "significant" not in sentence
+    assert not selections(*(one.assign(batch=1) for one in (cell(metadata={"selection": "compiled"}), cell())))
     (sentence,) = selections(cell(topk=1.0, metadata={"selection": "compiled"}), cell(topk=1.0))
     assert "No interval lies above 1, so DLGS is not significantly faster than Top-K." in sentence
 
@@ -168,6 +169,7 @@ def test_up_to_which_rate_dlgs_gains():
     timed["run"] += timed["variant"]
     (sentence,) = (s for s in said(cell(), rates_timing=timed) if "gains over uncompressed" in s)
     assert "on VGG16 up to 300 Mb/s: 1.33 [" in sentence
+    assert not [s for s in said(cell(), rates_timing=timed.assign(batch=1)) if "gains over uncompressed" in s]
     slower = timed[timed["rate_mbit"] < 900]  # no limit was seen
     (sentence,) = (s for s in said(cell(), rates_timing=slower) if "gains over uncompressed" in s)
     assert "on VGG16 up to 300 Mb/s, the fastest that was timed: 1.33 [" in sentence

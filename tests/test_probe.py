@@ -327,6 +327,22 @@ def test_training_goes_on_where_a_selection_cannot_be_compiled(tmp_path, monkeyp
 
 
 @pytest.mark.unit
+def test_recording_goes_on_after_a_forward_pass_within_an_optimizers_step(tmp_path):
+    model, optimizer = plain(torch.nn.Linear(3, 5))
+    looks = [0]
+
+    def look(*_) -> None:
+        if looks[0] == 1:  # an optimizer that looks at another point in one of its steps
+            model(torch.ones(1, 3))
+        looks[0] += 1
+
+    optimizer.register_step_pre_hook(look)
+    with record(model, optimizer, tmp_path / "profile.json", steps=3, methods=["topk"]):
+        train(model, optimizer, 12)
+    assert load(tmp_path / "profile.json")["job"]["steps"] == 3
+
+
+@pytest.mark.unit
 def test_a_copy_of_the_model_has_no_recorder(tmp_path):
     """As an average of weights, or a checkpoint of the whole module, which is made while the job trains."""
     model, optimizer = plain(torch.nn.Linear(3, 5))

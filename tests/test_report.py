@@ -488,19 +488,32 @@ def test_a_prediction_is_for_the_rate_that_the_links_of_the_run_had(report, tmp_
     assert slower - usual == pytest.approx(on_link_s * (1 + latency_s / turn_s), rel=0.01)
 
 
-def test_a_run_over_streams_that_sent_other_bytes_than_its_calibration_is_not_predicted(report, tmp_path):
+@pytest.mark.parametrize(("streams", "sent", "predicted"), [(True, 0.8, 0), (False, 0.8, 1), (False, 0.4, 0)])
+def test_a_run_that_sent_other_bytes_than_its_calibration_is_not_predicted(report, tmp_path, streams, sent, predicted):
+    """``sent``: as a multiple of the calibration's bytes."""
     name = f"{report.runs.models[0]}-none-allgather"
     for kind in ("timing", "exchanges"):
         folder = shutil.copytree(report.runs.root / kind / name, tmp_path / kind)
         run = json.loads((folder / "run.json").read_text())
-        run["spec"]["scheme"] |= {"collective": "omnireduce", "streams": {"block": 256}}
+        if streams:
+            run["spec"]["scheme"] |= {"collective": "omnireduce", "streams": {"block": 256}}
         (folder / "run.json").write_text(json.dumps(checksums.signed(run)))
+    path, bytes_calibrated = tmp_path / "timing" / "iterations.csv", 4 * sum(LAYERS)
+    pd.read_csv(path).assign(sent_bytes=sent * bytes_calibrated).to_csv(path, index=False)
     inputs = {"timing": [tmp_path / "timing" / "groups.csv"], "samples": [tmp_path / "exchanges" / "samples.csv"]}
     inputs["layers"] = report.runs.every("layers", "layers.csv")
     table, shown = report.table("studies/prediction/table.py", "streams", **inputs)
-    warning = f"not predicted: sent 0.1 MB, calibrated with {4e-6 * sum(LAYERS):.3g} MB"
-    assert table["predicted_s"].isna().all() and warning in shown and "nan" not in shown
+    warning = f"not predicted: sent {sent * 1e-6 * bytes_calibrated:.3g} MB, calibrated with "
+    warning += f"{1e-6 * bytes_calibrated:.3g} MB"
+    assert table["predicted_s"].count() == predicted and (warning in shown) != predicted and "nan" not in shown
     report.figure("studies/prediction/figure.py", "streams-figure", Items(report.folder / "streams.csv"))
+
+
+def test_errors_leave_disturbed_runs_out():
+    table = pd.DataFrame({"error": [0.1, -0.2, 0.9], "disturbed": [None, None, "other work"]})
+    assert captions.off(table, "error") == "median 15 %, worst 20 %"
+    assert captions.off(table.drop(columns="disturbed"), "error") == "median 20 %, worst 90 %"
+    assert captions.off(table[2:], "error") == "not known, n = 0"
 
 
 def test_the_planners_are_shown_for_every_run_that_has_a_plan(report):
@@ -627,6 +640,19 @@ def test_the_speed_up_with_a_server_has_a_panel_for_each_model(report):
     assert style.BOUND["label"] not in text  # it lies above the axis
     assert text.count("time model") == 2
     assert text.count("ratio 0.01; server, weights") == len(report.runs.models)
+
+
+def test_no_line_is_drawn_with_a_server_from_a_calibration_at_another_ratio(report, monkeypatch):
+    asked = []
+    monkeypatch.setattr(predict.Projection, "iteration_s", lambda self, there: asked.append(self.spec.ratio) or 1.0)
+    table = pd.read_csv(report.folder / "servers.csv")
+    calibrated = {kind: report.runs.every(kind, "run.json") for kind in ("layers", "exchanges")}
+    for ratio in (0.01, 0.5):
+        path = report.folder / f"servers-{ratio}.csv"
+        table.assign(ratio=table["ratio"].where(table["ratio"].isna(), ratio)).to_csv(path, index=False)
+        report.figure("studies/servers/figure.py", f"servers-{ratio}", Items(table=path, **calibrated))
+        assert set(asked) - {None} == ({ratio} if ratio == 0.01 else set())
+        asked.clear()
 
 
 def test_the_slowdown_of_every_model(report):

@@ -154,8 +154,12 @@ def lines(points: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
 
 
 def errors(timing: pd.DataFrame) -> pd.Series:
-    """The relative errors of iterations predicted from the fastest links of a study of link rates, at its others."""
+    """The relative errors of iterations predicted from the fastest links of a study of link rates, at its others.
+
+    Without disturbed runs.
+    """
     table = summarise(timing)
+    table = table[table["disturbed"].isna()]
     fastest = table[table["rate_mbit"] == table["rate_mbit"].max()]
     keys = ["model", *METHOD, "selection"]
     both = table.merge(fastest, on=keys, suffixes=("", "_fastest"))

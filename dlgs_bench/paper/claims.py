@@ -348,22 +348,25 @@ def sent(run: pd.DataFrame) -> pd.Series:
 
 def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
     """Buckets per layer under DLGS's plan: of VGG16, divided by another model's."""
-    buckets_per_layer: dict[tuple, dict[str, float]] = {}
+    buckets_per_layer: dict[tuple, dict[str, tuple[float, int]]] = {}
     blocks = {}
     for metadata, runs in timing.cells:
         if "dlgs" in runs and pd.notna(runs["dlgs"]["num_buckets"].iloc[0]):
             layers = len(plugins.describe("models", metadata["model"])["layers"])
             cell = metadata["topology"], metadata["workers"], metadata["ratio"]
-            buckets_per_layer.setdefault(cell, {})[metadata["model"]] = runs["dlgs"]["num_buckets"].iloc[0] / layers
+            buckets_per_layer.setdefault(cell, {})[metadata["model"]] = (runs["dlgs"]["num_buckets"].iloc[0], layers)
             blocks[cell, metadata["model"]] = len(timing.values(runs["dlgs"], speedups))
     comparisons = []
     for (topology, workers, ratio), own in buckets_per_layer.items():
-        for other, other_value in own.items() if "vgg16" in own else ():
+        for other in own if "vgg16" in own else ():
             if other != "vgg16":
-                value, n = own["vgg16"] / other_value, blocks[(topology, workers, ratio), "vgg16"]
+                (buckets, layers), (other_buckets, other_layers) = own["vgg16"], own[other]
+                value, n = buckets / layers * other_layers / other_buckets, blocks[(topology, workers, ratio), "vgg16"]
                 verdict, why = HOLDS if value < 1 else FAILS, "the plans are known"
-                if own["vgg16"] == other_value == 1:
+                if (buckets, other_buckets) == (layers, other_layers):
                     verdict, why = UNKNOWN, "no layers are merged"
+                elif buckets == other_buckets == 1:
+                    verdict, why = UNKNOWN, "all layers of both are merged"
                 metadata = {
                     "topology": topology,
                     "workers": workers,

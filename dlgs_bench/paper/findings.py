@@ -71,6 +71,11 @@ def sentences(tables: dict[str, pd.DataFrame], names: Names) -> list[str]:
     return [line for text in findings for line in text.splitlines()]
 
 
+def at_the_papers_batch(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of models at the batch of the paper, or of which the paper has no batch."""
+    return table[[not claims.other_batch(row.model, row.batch) for row in table.itertuples()]]
+
+
 def compressed(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of a summary of timing runs, without uncompressed and without disturbed runs."""
     return table[(table["variant"] != "none") & table["disturbed"].isna()]
@@ -107,7 +112,7 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []
     words += [*gains.values(), *others]
     losses = table[(table["speedup_high"] < 1) & table["enough"]]
-    losses = losses[[not claims.other_batch(row.model, row.batch) for row in losses.itertuples()]]
+    losses = at_the_papers_batch(losses)
     if len(losses):
         worst = losses.loc[losses["speedup_high"].idxmin()]
         words.append(f"Compression can also cost time: {makes_faster(worst, names, shared)}.")
@@ -171,7 +176,7 @@ def to_gain(tables: dict[str, pd.DataFrame], names: Names) -> str:
 
 def selection(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """DLGS compared with Top-K, with each kind of selection, at every ratio."""
-    timing = tables.get("selections_timing", tables["timing"])
+    timing = at_the_papers_batch(tables.get("selections_timing", tables["timing"]))
     torch, compiled = (dlgs_by_topk(timing[timing["selection"] == kind]) for kind in ("torch", "compiled"))
     cells = [cell for cell in torch if cell in compiled]
     if not cells:
@@ -236,8 +241,7 @@ def server(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The most significant gain with a parameter server that returns dense weights."""
     table = tables["summary"]
     table = table[table["topology"].map(lambda name: TOPOLOGIES[name].owner == "server").astype(bool)]
-    judged = compressed(table[table["enough"]])
-    judged = judged[[not claims.other_batch(row.model, row.batch) for row in judged.itertuples()]]
+    judged = at_the_papers_batch(compressed(table[table["enough"]]))
     if not len(judged):
         return ""
     best, significant = best_of(judged)
@@ -253,7 +257,7 @@ def server(tables: dict[str, pd.DataFrame], names: Names) -> str:
 
 def rates(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The highest link rate at which DLGS gains, for each model, with plain selection where it was timed."""
-    table = compressed(summarise(tables["rates_timing"]))
+    table = at_the_papers_batch(compressed(summarise(tables["rates_timing"])))
     table = table[(table["variant"] == "dlgs") & table["enough"]].sort_values("rate_mbit")
     words = []
     for model in names.models_in(table["model"]):

@@ -305,7 +305,7 @@ class Recorder:
         return computed
 
     def _optimizer_ended(self, optimizer: Optimizer, positional: tuple, named: dict) -> None:
-        self._depth -= 1
+        self._depth = max(0, self._depth - 1)  # a forward pass within the step has taken its step for interrupted
         if self._depth or self._finished:
             return
         ended, step, began = self._marks.mark(), self._step, self._began

@@ -151,9 +151,14 @@ def least_to_most(numbers: pd.Series, digits: int = 0) -> str:
     return " to ".join(dict.fromkeys(f"{n:.{digits}f}" for n in (numbers.min(), numbers.max())))
 
 
+def undisturbed(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of runs that no other work disturbed; all rows if the table does not say."""
+    return table[table["disturbed"].isna()] if "disturbed" in table else table
+
+
 def off(table: pd.DataFrame, column: str) -> str:
-    """The median and the largest absolute value of a column of relative errors, in per cent."""
-    size = table[column].dropna().abs()
+    """The median and the largest absolute value of a column of relative errors, in per cent, of undisturbed runs."""
+    size = undisturbed(table)[column].dropna().abs()
     if size.empty:
         return "not known, n = 0"
     return f"median {100 * size.median():.0f} %, worst {100 * size.max():.0f} %"

@@ -62,7 +62,7 @@ def draw(
     axes.set_yticks(WORKERS, [f"{n}" for n in WORKERS])
     axes.set_xlabel("rate of every link (Mb/s)")
     axes.set_ylabel("workers")
-    if len(projections) > 1:
+    if len(projections) > 1 and error > 0:
         first, second = np.sort(seconds, axis=0)[:2]
         close = axes.contourf(rates, WORKERS, second / first, levels=[1, 1 + error], colors="none", hatches=["//"])
         close.set(edgecolor="0.35", linewidth=0)
@@ -108,6 +108,7 @@ def main(snakemake: Script) -> None:
     variants = names.variants_in(set().union(*fastest))
     colours = style.areas(variants, names)
     prediction = pd.read_csv(snakemake.input.prediction)
+    prediction = captions.undisturbed(prediction)
     error = prediction["error"].abs().median()
     figure, panels = style.panels(len(panes), 4.0, 3.5)
     lines = []

@@ -152,8 +152,9 @@ def main(snakemake: Script) -> None:
     first, every = names.model(points["model"].iloc[0]), pd.concat([timing, rates])
     caption = f"{captions.of_script(snakemake)} Trained: {first}, {captions.setting(points)}; {captions.seeds(points)}."
     caption += f" Timed: {captions.setting(every)}; {captions.blocks(summarise(every))}."
-    if len(disturbed := names.variants_in(every.loc[every["disturbed"].notna(), "variant"])):
-        caption += f" Disturbed by other work: {', '.join(map(names.variant, disturbed))}."
+    if len(disturbed := every[every["disturbed"].notna()]):
+        variants, why = names.variants_in(disturbed["variant"]), dict.fromkeys(disturbed["disturbed"])
+        caption += f" Disturbed: {', '.join(map(names.variant, variants))} ({'; '.join(why)})."
     tables.save_table(table, cells, caption, snakemake.output)
 
 

@@ -28,7 +28,8 @@ def points(axes: Axes, table: pd.DataFrame, names: Names) -> None:
 
 def name_worst(axes: Axes, table: pd.DataFrame, names: Names, middle_ms: float) -> None:
     """Name the points with the largest errors, on the side that has more space."""
-    worst = table.loc[table["paired_error"].abs().nlargest(WORST).index]
+    quiet = captions.undisturbed(table)
+    worst = quiet.loc[quiet["paired_error"].abs().nlargest(WORST).index]
     for row in worst.drop_duplicates(["model", "topology"]).to_dict("records"):
         words = f"{names.model(row['model'])}, {TOPOLOGIES[row['topology']].title}"
         x, y = row["measured_s"] * 1e3, row["paired_s"] * 1e3
@@ -60,7 +61,8 @@ def main(snakemake: Script) -> None:
     axes.grid(alpha=0.3, which="both")
     axes.legend(frameon=False, fontsize=9 if table["variant"].nunique() <= 6 else 7)
     style.open_frame(axes)
-    note = f"{captions.setting(table)}; n = {table['predicted_s'].count()} timing runs; error, paired: "
+    known = captions.undisturbed(table)["predicted_s"].count()
+    note = f"{captions.setting(table)}; n = {known} timing runs; error, paired: "
     note += f"{captions.off(table, 'paired_error')}; error, calibration alone: {captions.off(table, 'error')}"
     style.save(figure, note, snakemake)
 

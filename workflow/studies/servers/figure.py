@@ -63,12 +63,14 @@ def main(snakemake: Script) -> None:
     calibrations = Calibrations(Path(run).parent for run in [*snakemake.input.layers, *snakemake.input.exchanges])
     ticks = sorted(table["rate_mbit"].unique())
     topologies = sorted(table["topology"].unique())
-    projections_over = {name: calibrations.projections(topology=TOPOLOGIES[name]) for name in topologies}
     panes = list(product(names.models_in(table["model"]), topologies))
     figure, panels = style.panels(len(panes), 4.6, 3.4)
     for axes, (model, name) in zip(panels, panes, strict=True):
-        topology, projections = TOPOLOGIES[name], projections_over[name]
-        rows = table[(table["model"] == model) & (table["topology"] == name)]
+        topology, rows = TOPOLOGIES[name], table[(table["model"] == model) & (table["topology"] == name)]
+        ratio = rows["ratio"].dropna().min()
+        projections = calibrations.projections(ratio, topology)
+        # A calibration at another ratio says nothing about these runs.
+        projections = {key: one for key, one in projections.items() if one.spec.ratio in (None, ratio)}
         for variant in names.variants_in(rows["variant"]):
             if variant != "none":
                 own, look = rows[rows["variant"] == variant], style.of_variant(variant, names)
@@ -77,8 +79,7 @@ def main(snakemake: Script) -> None:
             axes.plot([], [], **style.MODEL)
         dense = rows[rows["variant"] == "none"].set_index("rate_mbit").sort_index()
         finish(axes, ticks, topology, dense["iteration_s"] / dense["bound_s"])
-        ratio = at_ratio(rows["ratio"].dropna().min())
-        title = f"{names.model(model)}, {data_title(rows.iloc[0])}{ratio}; {topology.title}"
+        title = f"{names.model(model)}, {data_title(rows.iloc[0])}{at_ratio(ratio)}; {topology.title}"
         axes.set_title(title, fontsize=8)
     style.legend_of(figure, panels)
     note = captions.over_rates(table, "; and a server", modelled=bool(snakemake.input.exchanges))
