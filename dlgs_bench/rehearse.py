@@ -85,8 +85,13 @@ def _check(job: Job, there: Network, profile: str) -> None:
             f"--link-mbit: {there.rate_mbit:g} is not a rate that the testbed can shape, {LEAST_MBIT} to {MOST_MBIT}; "
             "give a rate in this range, and a --slowdown by the same factor"
         )
-    if why := testbed.why_unavailable(there.latency_ms, there.rate_mbit):
+    if why := testbed.why_unavailable(_latency_ms(job, there), there.rate_mbit):
         raise ValueError(f"no testbed here: {why}; dlgs-bench check-testbed shows what is missing")
+
+
+def _latency_ms(job: Job, there: Network) -> float:
+    """The latency of the rehearsed links: the recorded one, which predictions contain, and what was asked for."""
+    return there.latency_ms + job.latency_ms
 
 
 def _waited_forward_s(job: job_advice.Job) -> float:
@@ -115,7 +120,8 @@ def request(job_models: Sequence[JobModel], there: Network, blocks: int) -> dict
 def _measured(job_models: Sequence[JobModel], there: Network, blocks: int) -> list[dict]:
     """The rows of ``dlgs_bench.training.rehearsal``, from workers on hosts of a testbed."""
     rates_mbit = (there.rate_mbit,) * there.workers
-    cluster = Cluster(ENGINE, there.workers, network="testbed", rates_mbit=rates_mbit, latency_ms=there.latency_ms)
+    latency_ms = _latency_ms(job_models[0].job, there)
+    cluster = Cluster(ENGINE, there.workers, network="testbed", rates_mbit=rates_mbit, latency_ms=latency_ms)
     with tempfile.TemporaryDirectory() as folder:
         asked, result, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
         asked.write_text(json.dumps(request(job_models, there, blocks)), encoding="utf-8")
@@ -150,7 +156,8 @@ def _report(job_models: Sequence[JobModel], there: Network, rows: Sequence[dict]
         parts = f"{advise.ms(waits_s - job.unexplained_s)} ms of recorded computing, and "
         parts += f"{advise.ms(job.unexplained_s)} ms that the time model does not explain"
     slower = "" if given.slowdown == 1 else f", with the slowdown of {given.slowdown:g}"
-    latency = f" and {there.latency_ms:g} ms of latency" if there.latency_ms else ""
+    latency_ms = _latency_ms(job, there)
+    latency = f" and {latency_ms:g} ms of latency" if latency_ms else ""
     return (
         f"{advise.table(cells)}\n\nRehearsed by {there.workers} workers of this machine, over links of "
         f"{advise.mbit(there.rate_mbit)}{latency}. In each iteration a worker waits for {waits} ms: {parts}{slower}. "

@@ -346,3 +346,14 @@ def test_a_method_that_always_or_never_gains_has_no_break_even():
     dense, there = Line(0.1, 1e8), Network(2, 1.0)
     assert iterations.break_even_mbit(dense, Line(0.05, 1e7), there) == float("inf")
     assert iterations.break_even_mbit(dense, Line(0.2, 2e8), there) == 0
+
+
+def test_a_method_that_sends_more_and_waits_less_pays_over_fast_links_only():
+    dense, there = Line(0.1, 1e8), Network(2, 1.0)
+    own = Line(0.05, 2e8)
+    assert iterations.paying_mbit(dense, own, there) == (pytest.approx(2000, rel=0.01), float("inf"))
+    assert iterations.break_even_mbit(dense, own, there) == 0
+    best = min(Line(0.05, 2e8), Line(0.001, 4e8), key=lambda line: line.iteration_s(Network(2, 1e4)))
+    either = SimpleNamespace(iteration_s=lambda at: max(best.iteration_s(at), 0.1 if at.rate_mbit > 1e4 else 0.0))
+    slowest, fastest = iterations.paying_mbit(Line(0.09, 1e8), either, there)
+    assert 1e3 < slowest < fastest == pytest.approx(1e4, rel=0.03)

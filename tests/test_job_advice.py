@@ -25,7 +25,7 @@ from support import ROOT, examples, refused_by
 from dlgs_bench import advise, figure_file
 from dlgs_bench.timemodel import advice, iterations, job_advice, trained
 from dlgs_bench.timemodel.checked_range import CHECKED, SPEEDUP_FACTOR
-from dlgs_bench.timemodel.iterations import break_even_mbit
+from dlgs_bench.timemodel.iterations import break_even_mbit, paying_mbit
 from dlgs_bench.timemodel.job_profile import DDP_DEFAULTS, FORMAT, PARTS, VERSION, check, load
 from dlgs_bench.timemodel.links import Network
 from dlgs_bench.timemodel.timeline import schedule
@@ -250,7 +250,11 @@ def test_the_needed_rate_is_the_least_that_is_enough(profile, there, least):
 def test_a_method_pays_below_its_rate_and_not_above_it(profile, there):
     dense, *others = job_advice.models(profile)
     for model in others:
-        rate = break_even_mbit(dense, model, there)
+        slowest, rate = paying_mbit(dense, model, there)
+        if slowest:
+            network = replace(there, rate_mbit=1.0)
+            assert dense.iteration_s(network) <= model.iteration_s(network) * (1 + 1e-9)
+            assert break_even_mbit(dense, model, there) == 0
         if rate < math.inf:
             for above in (2 * rate, 20 * rate):  # within a step of the rates that are tried, and far above
                 if 2 <= above <= 1e6:
@@ -698,6 +702,14 @@ def test_the_rate_for_a_speed_up_can_be_asked_for(capsys):
     assert dense.iteration_s(network) / topk.iteration_s(network) == pytest.approx(1.2, rel=0.01)
     (inverse,) = job_advice.inverse([dense, topk], dense.job.here, 1.2)[1:]
     assert inverse["faster_below_mbit"] == rate > inverse["interval_below_mbit"]
+
+
+def test_a_method_that_pays_over_fast_links_only_is_not_said_to_pay_below_a_rate(capsys):
+    """With many workers a gather sends more bytes than a ring, and waits less often."""
+    path = next(path for path in KEPT_PROFILES if path.stem == "resnet50-ddp")
+    asked = ("--methods", "topk", "--workers", "256", "--latency-ms", "1", "--link-mbit", "100")
+    row = [line for line in answer(capsys, path, *asked).splitlines() if line.startswith("Top-K")][-1]
+    assert "only above 8,393 Mb/s" in row and "any" not in row and "never" in row
 
 
 KEPT_PROFILES = sorted((ROOT / "results/reference-profiles/recorded").glob("*.json"))

@@ -65,6 +65,11 @@ def report(tmp_path_factory) -> Path:
     return folder / "report.html"
 
 
+def test_the_folder_of_the_page_is_made(report, tmp_path):
+    page.write(tmp_path / "not" / "there" / "report.html", report.parent, [], [], "")
+    assert (tmp_path / "not" / "there" / "report.html").exists()
+
+
 def test_the_page_opens_on_the_findings_and_needs_nothing_else(report):
     text = report.read_text()
     ids = re.findall(r'<h2 id="(.*?)">', text)

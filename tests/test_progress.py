@@ -125,6 +125,18 @@ def test_the_time_of_a_run_that_is_late_or_finished_is_not_taken_from_the_other_
     assert left in progress.whole(tmp_path / "timing" / "a", spent_s)
 
 
+def test_a_workflow_without_runs_leaves_the_progress_of_another_one_alone(tmp_path):
+    """As in `snakemake so_far` beside a training."""
+    progress.announce(tmp_path, RUNS)
+    kept = {path: path.read_text() for path in tmp_path.glob("*.json")}
+    assert progress.announce(tmp_path, {}, alone=False) == "0 of 0 runs to do"
+    assert {path: path.read_text() for path in tmp_path.glob("*.json")} == kept and len(kept) == 2
+    (announced,) = (path for path in kept if "begun" in kept[path])
+    assert progress.against_announced(tmp_path)
+    announced.write_text(json.dumps(json.loads(kept[announced]) | {"process": 1}))
+    assert progress.against_announced(tmp_path) == ""  # of the other workflow
+
+
 def test_a_run_without_an_estimate_tells_what_it_and_runs_like_it_will_take(tmp_path):
     runs = {"accuracy/a-none": TRAINED, "accuracy/a-topk": replace(TRAINED, scheme=Scheme("topk"))}
     words = progress.announce(tmp_path, runs)

@@ -107,6 +107,7 @@ def test_a_method_is_beaten_by_another_that_is_no_worse_in_both_and_better_in_on
 
 def runs_of(**study) -> dict[str, RunSpec]:
     values = read("quick") | {"network": "testbed", "studies": {"methods": study}}
+    values["models"]["resnet20"]["warmup_epochs"] = 1
     return config.load(values, "c").studies["methods"]
 
 
@@ -119,6 +120,7 @@ def test_every_method_is_trained_once_and_timed_once_on_each_model_and_at_each_r
     trained = [spec for spec in runs.values() if spec.kind == "accuracy"]
     assert sorted(spec.variant for spec in trained) == METHODS
     assert {spec.training.model for spec in trained} == {"resnet20"}
+    assert all(not spec.training.lr_steps and not spec.training.warmup_epochs for spec in trained)  # a constant rate
     for model, rates in (("vgg16", {()}), ("resnet50", {()}), ("resnet20", {(30.0, 30.0), (300.0, 300.0)})):
         assert {spec.cluster.rates_mbit for spec in timed(runs, model)} == rates
         for rate in rates:
@@ -153,6 +155,7 @@ def test_methods_may_be_chosen_and_the_baseline_is_timed_with_them():
     "study, expected",
     [
         ({"methods": ["tpk"]}, "studies.methods.methods: 'tpk' is not a variant or a file in methods/.*did you mean"),
+        ({"variants": {"top k": {"method": "topk"}}}, "studies.methods.variants.*'top k'"),
         ({"variants": {"x": {"method": "topk", "k": 1}}}, "studies.methods.variants.x: unknown key 'k'"),
         ({"lr": {"topk": 0}}, "studies.methods.lr.topk: 0 is not valid; give a learning rate"),
     ],

@@ -37,6 +37,14 @@ def runs_of(**study) -> dict[str, RunSpec]:
     return config.load(values, "c").studies["omnireduce"]
 
 
+def test_no_run_has_more_aggregators_than_workers():
+    study = {"omnireduce": {"workers": [2, 4]}}
+    values = read("quick") | {"network": "testbed", "streams": {"aggregators": 3}, "studies": study} | {"workers": 4}
+    runs = config.load(values, "c").studies["omnireduce"].values()
+    streamed = [(run.cluster.workers, one.scheme.streams) for run in runs for one in run.members.values()]
+    assert {(workers, streams["aggregators"]) for workers, streams in streamed if streams} == {(2, 2), (4, 3)}
+
+
 def test_every_way_takes_its_turn_and_each_model_shows_its_layers():
     runs = runs_of(workers=[2, 4], ratios=[0.1, 0.01], rate_mbit=100)
     names = ("embedding", "lstm", "vgg16-0.1", "vgg16-0.01")

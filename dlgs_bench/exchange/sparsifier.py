@@ -132,6 +132,10 @@ class Sparsifier(Selects, Ratio):
             self._read(index)
         return super().state_dict()
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.counts.clear()  # of a step that the state does not contain
+        super().load_state_dict(state)
+
 
 @dataclass
 class Estimator(Sparsifier):

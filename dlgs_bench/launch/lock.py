@@ -43,6 +43,11 @@ def hold() -> None:
     path.write_text(json.dumps(_signature(os.getpid())), encoding="utf-8")
 
 
+def alone() -> bool:
+    """Whether no other workflow has recorded that it holds a lock."""
+    return len(list(HOLDERS.glob("*.json"))) <= 1
+
+
 def free() -> None:
     """Remove Snakemake's locks if all processes that held one are gone.
 

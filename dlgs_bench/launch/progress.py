@@ -1,6 +1,7 @@
 """The progress of the whole workflow and the time that it needs. Each launcher prints it. No torch."""
 
 import json
+import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -51,18 +52,21 @@ class _Queue:
         return any(self.runs[name].kind == "layers" for name in self.left)
 
 
-def announce(folder: Path, runs: Mapping[str, RunSpec]) -> str:
+def announce(folder: Path, runs: Mapping[str, RunSpec], alone: bool = True) -> str:
     """Write all runs of the workflow to ``folder``; return a message with the number and time of unfinished runs.
 
-    ``runs``: name of the run's folder below ``folder`` -> spec.
+    ``runs``: name of the run's folder below ``folder`` -> spec. Nothing is written for a workflow without runs that is
+    not ``alone``: another one may be training there.
     """
+    if not runs and not alone:
+        return "0 of 0 runs to do"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / QUEUE).write_text(json.dumps({name: spec.to_json() for name, spec in runs.items()}), encoding="utf-8")
     queue = _Queue.read(folder, runs)
     left = queue.left
     expected = {name: seconds for name in left if (seconds := _expected_s(queue, name)) is not None}
     expected_s = sum(expected.values()) + REST_S
-    announced = {"begun": time.monotonic(), "machine": _machine()}
+    announced = {"begun": time.monotonic(), "process": os.getpid(), "machine": _machine()}
     if left and not queue.calibrating and len(expected) == len(left):
         announced["expected_s"] = round(expected_s, 1)
     (folder / ANNOUNCED).write_text(json.dumps(announced), encoding="utf-8")
@@ -125,9 +129,12 @@ def _machine() -> str:
 
 
 def against_announced(folder: Path) -> str:
-    """The time that the workflow took, and the time that was expected when all runs could first be estimated."""
+    """The time that the workflow took, and the time that was expected when all runs could first be estimated.
+
+    "" if another process announced its workflow.
+    """
     announced = _read(folder / ANNOUNCED)
-    if not announced:
+    if not announced or announced.get("process") != os.getpid():
         return ""
     took_s, expected_s = time.monotonic() - announced["begun"], announced.get("expected_s")
     expected = f"; the first estimate of all runs was {clock(expected_s)}" if expected_s else ""

@@ -56,8 +56,8 @@ class Mirror(Communicator):
 
     In some methods, workers take turns to choose indices, and only one worker has something to gather. While
     ``observes``, the caller exchanges as another rank, and the gathers to which this rank adds nothing are noted. In
-    later exchanges only rank 0 adds to them. ``saved_bytes``: the bytes of these gathers that are not sent on average,
-    because ranks take turns. Call ``reset`` before each exchange.
+    later exchanges only rank 0 adds to them, and their bytes count in full, since the worker whose turn it is sends
+    them to all others. Call ``reset`` before each exchange.
     """
 
     def __init__(self, workers: int, device: torch.device) -> None:
@@ -67,7 +67,7 @@ class Mirror(Communicator):
 
     def reset(self, observes: bool = False) -> None:
         """Prepare for an exchange."""
-        self._observes, self._gathers, self.saved_bytes = observes, 0, 0.0
+        self._observes, self._gathers = observes, 0
         if observes:
             self._silent.clear()
 
@@ -84,7 +84,6 @@ class Mirror(Communicator):
         others = tensor
         if number in self._silent:
             others = tensor[:0]
-            self.saved_bytes += tensor.nbytes * (1 - 1 / self.world_size)
         return _Answered([tensor, *[others] * (self.world_size - 1)])
 
     def start_round(self, peer_exchange: PeerExchange) -> _Answered:
@@ -375,7 +374,7 @@ def _sample(
                 traffic = transport.traffic
                 rows.append((phase, len(steps) / method.cycle, {
                     "seconds": seconds, **transport.kinds, "summed_bytes": traffic.summed,
-                    "gathered_bytes": traffic.gathered - mirror.saved_bytes, "message_bytes": traffic.messages,
+                    "gathered_bytes": traffic.gathered, "message_bytes": traffic.messages,
                 }))  # fmt: skip
     amortised = {
         key: float(stats.amortised((values[key], phase, share) for phase, share, values in rows)) for key in rows[0][2]

@@ -41,6 +41,7 @@ def write(
     sections.append({"name": "provenance", "label": "Machine and provenance", "facts": facts(results)})
     sections = [EMPTY | section for section in sections]
     text = rendered(TEMPLATE, title=TITLE, paragraphs=list(map(captions.unbroken, paragraphs)), sections=sections)
+    page.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(page, text.encode())
 
 

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
 from typing import Protocol, cast
 
 import numpy as np
@@ -80,8 +79,18 @@ def seen_from_here(there: Network, node_speed: float) -> Network:
 def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1.0) -> float:
     """The rate of the links, in Mb/s, below which ``own`` is predicted to have more than this ``speedup``.
 
-    Infinity if it has more at every rate, 0 if it has at no rate. If there are several crossings, the highest counts.
-    ``there``: workers and latency; its rate is not used.
+    Infinity if it has more at every rate, 0 if it has not over slow links. Otherwise as ``paying_mbit``.
+    """
+    slowest, fastest = paying_mbit(dense, own, there, speedup)
+    return 0.0 if slowest else fastest
+
+
+def paying_mbit(dense: Model, own: Model, there: Network, speedup: float = 1.0) -> tuple[float, float]:
+    """The rates of the links, in Mb/s, between which ``own`` is predicted to have more than this ``speedup``.
+
+    (0, infinity) if it has more at every rate, (0, 0) if it has at no rate. With many workers a gather sends more bytes
+    than a ring and waits less often, so a method may gain over fast links only. If there are several ranges, the
+    fastest counts. ``there``: workers and latency; its rate is not used.
     """
 
     @cache
@@ -89,13 +98,21 @@ def break_even_mbit(dense: Model, own: Model, there: Network, speedup: float = 1
         network = replace(there, rate_mbit=rate_mbit)
         return math.log(dense.iteration_s(network) / own.iteration_s(network) / speedup)
 
-    if gain(RATES_MBIT[-1]) > 0:
-        return math.inf
-    for faster, rate in pairwise(RATES_MBIT[::-1]):  # from the fastest links down: planning a deep model takes seconds
-        if gain(rate) > 0:
-            low, high = bisected(rate, faster, lambda middle: gain(middle) <= 0, NEAR)
-            return low * (high / low) ** (gain(low) / (gain(low) - gain(high)))  # a line over the rate's logarithm
-    return 0.0
+    def crossing(low: float, high: float, above: Callable[[float], bool]) -> float:
+        low, high = bisected(low, high, above, NEAR)
+        return low * (high / low) ** (gain(low) / (gain(low) - gain(high)))  # a line over the rate's logarithm
+
+    # From the fastest links down: planning a deep model takes seconds.
+    pays = next((n for n in reversed(range(len(RATES_MBIT))) if gain(RATES_MBIT[n]) > 0), None)
+    if pays is None:
+        return 0.0, 0.0
+    fastest = math.inf
+    if pays < len(RATES_MBIT) - 1:
+        fastest = crossing(RATES_MBIT[pays], RATES_MBIT[pays + 1], lambda rate: gain(rate) <= 0)
+    if gain(RATES_MBIT[0]) > 0:
+        return 0.0, fastest
+    lost = next(n for n in reversed(range(pays)) if gain(RATES_MBIT[n]) <= 0)
+    return crossing(RATES_MBIT[lost], RATES_MBIT[lost + 1], lambda rate: gain(rate) > 0), fastest
 
 
 def needed_mbit(alone_s: float, iteration: Callable[[Network], float], there: Network, least: float = REACHED) -> float:

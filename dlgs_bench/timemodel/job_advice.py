@@ -28,6 +28,7 @@ from dlgs_bench.timemodel.iterations import (
     bisected,
     break_even_mbit,
     lowest_mbit,
+    paying_mbit,
     predicted,
     saved,
 )
@@ -698,21 +699,23 @@ def rank(job_models: Sequence[JobModel], there: Network, factor: float) -> list[
 
 
 def inverse(job_models: Sequence[JobModel], there: Network, speedup: float = 1.0) -> list[dict]:
-    """One row per model: ``needed_mbit``, and below which rate it has more than ``speedup`` (NaN for uncompressed).
+    """One row per model: ``needed_mbit``, and over which rates it has more than ``speedup`` (NaN for uncompressed).
 
-    Below ``interval_below_mbit`` the whole interval of the predicted speed-up is above ``speedup``. ``limit``: what
-    limits an iteration over links of infinite rate, if no link is enough. ``there``: its rate is not used.
+    It has above ``faster_above_mbit`` and below ``faster_below_mbit``. Below ``interval_below_mbit`` the whole interval
+    of the predicted speed-up is above ``speedup``. ``limit``: what limits an iteration over links of infinite rate, if
+    no link is enough. ``there``: its rate is not used.
     """
     rows = []
     for model in job_models:
         needed, unlimited = needed_mbit(model, there), replace(there, rate_mbit=math.inf)
         limit = predicted(model, unlimited)["limit"] if math.isinf(needed) else iterations.COMPUTING
-        below = interval_below = math.nan
+        above = below = interval_below = math.nan
         if model.name not in DENSE_NAMES:
-            below = break_even_mbit(job_models[0], model, there, speedup)
+            above, below = paying_mbit(job_models[0], model, there, speedup)
             interval_below = _interval_below_mbit(job_models, model, there, speedup)
         rows.append({"name": model.name, "label": model.label, "needed_mbit": needed, "limit": limit,
-                     "faster_below_mbit": below, "interval_below_mbit": interval_below})  # fmt: skip
+                     "faster_above_mbit": above, "faster_below_mbit": below,
+                     "interval_below_mbit": interval_below})  # fmt: skip
     return rows
 
 

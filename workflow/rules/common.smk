@@ -225,7 +225,10 @@ onstart:
             cifar10.verify_file(Path(CIFAR10))
         if Path(f"{IMAGENET100}/index.npz").exists():
             imagenet100.verify(Path(IMAGENET100))
-        print(progress.announce(Path(RUN_FOLDER), queue()), file=sys.stderr)
+        print(
+            progress.announce(Path(RUN_FOLDER), queue(), alone=lock.alone()),
+            file=sys.stderr,
+        )
     except (configuration.ConfigError, DataError) as error:
         stop(error)
     except OSError as error:
@@ -240,4 +243,5 @@ onsuccess:
     print(f"done: tables in {RESULTS}/, figures in {FIGURE_FOLDER}/{page}")
     if walls := progress.spent(Path(RUN_FOLDER)):
         print(f"time of the runs by kind: {walls}")
-    print(f"time of the workflow: {progress.against_announced(Path(RUN_FOLDER))}")
+    if took := progress.against_announced(Path(RUN_FOLDER)):
+        print(f"time of the workflow: {took}")

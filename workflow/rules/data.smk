@@ -13,15 +13,18 @@ checkpoint cifar10:
         "python -m dlgs_bench.data.fetch {output:q} > {log:q} 2>&1"
 
 
+# A part of the command and not a parameter: the same files can be in another folder.
+SOURCE = shlex.quote(VALUES["data"]["imagenet"]).replace("{", "{{").replace("}", "}}")
+
+
 # ImageNet-100 is decoded and resized once, so that training does not wait for it.
 checkpoint imagenet100:
     output:
         expand(f"{IMAGENET100}/{{file}}", file=["index.npz", "train.npy", "val.npy"]),
     params:
-        source=VALUES["data"]["imagenet"],
         target=subpath(output[0], parent=True),
         code=fingerprint.fingerprints(
-            fingerprint.behind_script("dlgs_bench/data/fetch/imagenet100.py")
+            [Path(workflow.basedir, "dlgs_bench/data/fetch/imagenet100.py")]
         ),
     log:
         f"{RESULTS}/logs/imagenet100.log",
@@ -31,4 +34,5 @@ checkpoint imagenet100:
     message:
         "copying ImageNet-100, decoded: about 34 GB, some minutes"
     shell:
-        "python -m dlgs_bench.data.fetch {params.source:q} {params.target:q} {threads} > {log:q} 2>&1"
+        f"python -m dlgs_bench.data.fetch {SOURCE} "
+        "{params.target:q} {threads} > {log:q} 2>&1"

@@ -1,5 +1,5 @@
 # The method that the time model predicts to be fastest. It needs links with a known rate.
-if named("timing") and VALUES["network"] == "testbed" and not grid.streams(VALUES):
+if ANSWERED and VALUES["network"] == "testbed" and not grid.streams(VALUES):
     STUDY_TARGETS.append(f"{FIGURE_FOLDER}/map.svg")
 
 

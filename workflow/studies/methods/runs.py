@@ -74,7 +74,8 @@ def runs(values: dict) -> dict[str, RunSpec]:
 def accuracy(values: dict) -> dict[str, RunSpec]:
     """Accuracy runs at a constant learning rate, so that each point of a curve is the end of a shorter training."""
     study, first = values["studies"]["methods"], next(iter(values["models"]))
-    recipe = values["models"][first] | {"train_epochs": study["train_epochs"], "lr_steps": []}
+    recipe = values["models"][first] | {"train_epochs": study["train_epochs"]}
+    recipe |= {"lr_steps": [], "warmup_epochs": 0}
     points = {key: study[key] for key in ("evaluations", "test_samples", "final_test_samples")}
     learnt = asked(values) | {"accuracy": values["accuracy"] | points | {"ratios": [study["ratio"]]}}
     specs = {}

@@ -27,9 +27,17 @@ def runs(values: dict) -> dict[str, RunSpec]:
                 specs[_name(model, workers, f"-{ratio:g}")] = _run(values, model, workers, METHOD, options)
     for model in dict.fromkeys([*study["natural"], *study["sparsified"]]):
         # Buckets of 4 bytes: all layers are larger, so none are merged.
-        alone = Scheme("none", STREAMED, collective=STREAMED, streams=values["streams"], bucket_bytes=4)
-        specs[_name(model, min(study["workers"]), "-layers")] = _timed(values, model, min(study["workers"]), alone)
+        fewest = min(study["workers"])
+        streams = _streams(values, fewest)
+        alone = Scheme("none", STREAMED, collective=STREAMED, streams=streams, bucket_bytes=4)
+        specs[_name(model, fewest, "-layers")] = _timed(values, model, fewest, alone)
     return specs
+
+
+def _streams(values: dict, workers: int) -> dict[str, int]:
+    """The configuration's streams, with at most as many aggregators as workers."""
+    streams = values["streams"]
+    return streams | {key: min(streams[key], workers) for key in ("aggregators",) if key in streams}
 
 
 def _name(model: str, workers: int, what: str = "") -> str:
@@ -40,7 +48,7 @@ def _run(values: dict, model: str, workers: int, method: str, options: dict) -> 
     """The run of a method over OmniReduce, the engine's all-reduce and all other ways, in turns."""
     same = {"method": method, "options": options}
     timed_with = {
-        STREAMED: same | {"collective": STREAMED, "streams": values["streams"]},
+        STREAMED: same | {"collective": STREAMED, "streams": _streams(values, workers)},
         RING: same | {"collective": RING},
     }
     if method != "none":
