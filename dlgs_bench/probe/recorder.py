@@ -53,7 +53,6 @@ from dlgs_bench.timemodel.job_profile import (
 # for which ``refuse_second_hook`` answers: a hook that is closed stays registered.
 PLAIN_HOOKS = (
     "dlgs_bench.hooks.ddp",
-    "torch.distributed.algorithms.ddp_comm_hooks.mixed_precision_hooks",
     "torch.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks",
 )
 NO_REPLICAS = (

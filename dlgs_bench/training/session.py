@@ -228,12 +228,19 @@ class Session:
         return _means("test", sums)
 
     def _average_buffers(self) -> None:
-        """Replace BatchNorm's running statistics, which differ between workers, by their mean."""
+        """Replace BatchNorm's running statistics, which differ between workers, by their mean.
+
+        Entries that are the same everywhere keep their bits, such as constants of the model.
+        """
         buffers = self.flat.buffers()
         if not buffers:
             return
-        part_of_mean = self.role.part_of_mean(torch.cat([b.reshape(-1) for b in buffers]))
-        parts = self.comm.allreduce(part_of_mean).split([b.numel() for b in buffers])
+        own = torch.cat([b.reshape(-1) for b in buffers])
+        first = own.clone()
+        self.comm.broadcast(first)
+        differ = self.comm.allreduce((own != first).to(own.dtype))
+        mean = torch.where(differ > 0, self.comm.allreduce(self.role.part_of_mean(own)), own)
+        parts = mean.split([b.numel() for b in buffers])
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.copy_(part.view_as(buffer))
 
