@@ -488,7 +488,7 @@ def test_a_prediction_is_for_the_rate_that_the_links_of_the_run_had(report, tmp_
     assert slower - usual == pytest.approx(on_link_s * (1 + latency_s / turn_s), rel=0.01)
 
 
-@pytest.mark.parametrize(("streams", "sent", "predicted"), [(True, 0.8, 0), (False, 0.8, 1), (False, 0.4, 0)])
+@pytest.mark.parametrize(("streams", "sent", "predicted"), [(True, 0.8, 0), (False, 0.4, 1), (False, 0.2, 0)])
 def test_a_run_that_sent_other_bytes_than_its_calibration_is_not_predicted(report, tmp_path, streams, sent, predicted):
     """``sent``: as a multiple of the calibration's bytes."""
     name = f"{report.runs.models[0]}-none-allgather"

@@ -7,8 +7,8 @@ Costs between measured sizes are interpolated; the figures of the calibration sh
 optimizer and of the rest are added. Measured: the iteration of Table 2. Communications are predicted for the link
 rate of the run. The machine's speed drifts between calibration and run: "paired" scales the computation by
 uncompressed's forward in the same run, divided by forward in the calibration; communication is not scaled. A run
-that sent other bytes than its calibration is not predicted, and a warning is printed: more than 10 % off if the
-messages of a collective depend on the gradient, otherwise more than half."""
+that sent other bytes than its calibration is not predicted, and a warning is printed: 1.1 times as many or as few if
+the messages of a collective depend on the gradient, otherwise 3 times."""
 
 import math
 from dataclasses import replace
@@ -26,9 +26,9 @@ from dlgs_bench.timemodel.links import Network, project_costs
 from dlgs_bench.timemodel.predict import Calibrations
 from dlgs_bench.timemodel.timeline import Costs, schedule
 
-# The largest relative difference between the bytes of an iteration and of its calibration: of a collective whose
-# messages depend on the gradient, and of others. The density of a threshold differs between real and random gradients.
-SAME_BYTES, SIMILAR_BYTES = 0.1, 0.5
+# The largest factor between the bytes of an iteration and of its calibration: of a collective whose messages depend on
+# the gradient, and of others. The density of a threshold differs between real and random gradients.
+SAME_BYTES, SIMILAR_BYTES = 1.1, 3.0
 
 
 def predict(folder: Path, label: str, everything: pd.DataFrame, calibrations: Calibrations) -> dict:
@@ -74,9 +74,9 @@ def on_its_links(calibration: Calibration, spec: RunSpec, slowdown: float) -> Co
 
 
 def other_bytes(calibration: Calibration, sent: float, most: float) -> str:
-    """A warning if an iteration's bytes differ from its calibration's by more than ``most``, or an empty string."""
+    """A warning if the factor between an iteration's bytes and its calibration's is above ``most``, or ""."""
     calibrated = calibration.traffic.sent * sum(calibration.sizes)
-    if abs(sent / calibrated - 1) <= most:
+    if 1 / most <= sent / calibrated <= most:
         return ""
     return f"not predicted: sent {sent / 1e6:.3g} MB, calibrated with {calibrated / 1e6:.3g} MB"
 
