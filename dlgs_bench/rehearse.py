@@ -85,13 +85,8 @@ def _check(job: Job, there: Network, profile: str) -> None:
             f"--link-mbit: {there.rate_mbit:g} is not a rate that the testbed can shape, {LEAST_MBIT} to {MOST_MBIT}; "
             "give a rate in this range, and a --slowdown by the same factor"
         )
-    if why := testbed.why_unavailable(_latency_ms(job, there), there.rate_mbit):
+    if why := testbed.why_unavailable(job.with_latency(there).latency_ms, there.rate_mbit):
         raise ValueError(f"no testbed here: {why}; dlgs-bench check-testbed shows what is missing")
-
-
-def _latency_ms(job: Job, there: Network) -> float:
-    """The latency of the rehearsed links: the recorded one, which predictions contain, and what was asked for."""
-    return there.latency_ms + job.latency_ms
 
 
 def _waited_forward_s(job: job_advice.Job) -> float:
@@ -120,7 +115,7 @@ def request(job_models: Sequence[JobModel], there: Network, blocks: int) -> dict
 def _measured(job_models: Sequence[JobModel], there: Network, blocks: int) -> list[dict]:
     """The rows of ``dlgs_bench.training.rehearsal``, from workers on hosts of a testbed."""
     rates_mbit = (there.rate_mbit,) * there.workers
-    latency_ms = _latency_ms(job_models[0].job, there)
+    latency_ms = job_models[0].job.with_latency(there).latency_ms  # predictions contain the recorded latency, too
     cluster = Cluster(ENGINE, there.workers, network="testbed", rates_mbit=rates_mbit, latency_ms=latency_ms)
     with tempfile.TemporaryDirectory() as folder:
         asked, result, log = (Path(folder, name) for name in ("request.json", "result.json", "log"))
@@ -156,7 +151,7 @@ def _report(job_models: Sequence[JobModel], there: Network, rows: Sequence[dict]
         parts = f"{advise.ms(waits_s - job.unexplained_s)} ms of recorded computing, and "
         parts += f"{advise.ms(job.unexplained_s)} ms that the time model does not explain"
     slower = "" if given.slowdown == 1 else f", with the slowdown of {given.slowdown:g}"
-    latency_ms = _latency_ms(job, there)
+    latency_ms = job.with_latency(there).latency_ms
     latency = f" and {latency_ms:g} ms of latency" if latency_ms else ""
     return (
         f"{advise.table(cells)}\n\nRehearsed by {there.workers} workers of this machine, over links of "

@@ -156,7 +156,7 @@ def optimizers_in_turns(comm, engine: str, method: str, options: dict, clears: s
     net = Turns()
     optimizers = {name: torch.optim.SGD(layer.parameters(), lr=1.0) for name, layer in net.named_children()}
     model, hook = hooked(engine, net, [*optimizers.values()], method, unused=True, view=view, **options)
-    before = [p.detach().clone() for p in net.parameters()]  # after DDP has made them those of rank 0
+    before = [p.detach().clone() for p in net.parameters()]  # after DDP has copied the weights of rank 0
     true = {name: torch.zeros(12, 12) for name in optimizers}
     for step in range(16):
         name = "aab"[step % 3]

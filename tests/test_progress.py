@@ -126,7 +126,7 @@ def test_the_time_of_a_run_that_is_late_or_finished_is_not_taken_from_the_other_
 
 
 def test_a_workflow_without_runs_leaves_the_progress_of_another_one_alone(tmp_path):
-    """As in `snakemake so_far` beside a training."""
+    """A user calls ``snakemake so_far`` while another workflow trains."""
     progress.announce(tmp_path, RUNS)
     kept = {path: path.read_text() for path in tmp_path.glob("*.json")}
     assert progress.announce(tmp_path, {}, alone=False) == "0 of 0 runs to do"

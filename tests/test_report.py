@@ -617,11 +617,11 @@ def test_a_line_over_rates_is_of_the_ratio_and_the_latency_of_its_points(ratio, 
     asked, (figure, axes) = [], plt.subplots()
     rows = {"ratio": ratio, "latency_ms": 4.0, "iteration_s": 1.0, "iteration_s_low": 0.9, "iteration_s_high": 1.1}
     network = Network(workers=2, rate_mbit=100.0, latency_ms=9.0)
-    predict = SimpleNamespace(
-        spec=SimpleNamespace(ratio=0.01), here=network, iteration_s=lambda n: asked.append(n) or 1
-    )
+    projection = object.__new__(predict.Projection)
+    projection.spec, projection.here = SimpleNamespace(ratio=0.01), network
+    projection.iteration_s = lambda there: asked.append(there) or 1
     draw = runpy.run_path(str(ROOT / "workflow" / "studies" / "rates" / "figure.py"))["draw"]
-    draw(axes, {"color": "black"}, pd.DataFrame([rows | {"rate_mbit": 100.0}]), predict, [100.0, 500.0])
+    draw(axes, {"color": "black"}, pd.DataFrame([rows | {"rate_mbit": 100.0}]), projection, [100.0, 500.0])
     plt.close(figure)
     assert {(n.workers, n.latency_ms) for n in asked} == ({(2, 4.0)} if drawn else set())
 

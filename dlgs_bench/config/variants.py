@@ -65,7 +65,7 @@ def changed_options(options: dict[str, Any], fields: dict[str, dict]) -> dict[st
 
 
 def unknown(name: str, given: dict) -> str | None:
-    """The message that there is no variant ``name``; None if there is. ``given``: the configuration's variants."""
+    """The error message for an unknown variant ``name``, or None. ``given``: the configuration's variants."""
     known = sorted({*plugins.names("methods"), *given})
     if name in known:
         return None

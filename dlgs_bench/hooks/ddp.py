@@ -164,9 +164,9 @@ class DDPHook(Hook):
             )
 
     def _synchronises(self) -> bool:
-        """Whether passes are to be exchanged: the model is outside no_sync, or no longer exists."""
+        """Whether the model is outside no_sync."""
         model: Any = self._ddp()
-        return model is None or model.require_backward_grad_sync
+        return model is not None and model.require_backward_grad_sync
 
     def _note_accumulation(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note whether autograd is about to add a gradient to the aggregate of the pass before."""
@@ -219,8 +219,8 @@ class DDPHook(Hook):
             return True
         if parameter.grad is not None and _same_memory(parameter.grad, gradient):
             self._left_out[parameter] = parameter.grad.clone()
-        applied = self.method.owns_momentum or (parameter in self._applied and not self.method.uncompressed)
-        if applied or not parameter.requires_grad:
+        applied = parameter in self._applied and not self.method.uncompressed
+        if applied or self.method.owns_momentum or not parameter.requires_grad:
             gradient.zero_()
             return False
         return parameter.grad is not None and bool(gradient.any())

@@ -290,7 +290,7 @@ class Hook:
             self._idle.discard(parameter)
 
     def _drop_idle(self, parameter: Any) -> None:
-        """Discard such an update before the next pass: the optimizer of the layer has not applied it, or has."""
+        """Discard an update that ``_note_idle`` noted, before the next gradient of the layer."""
         if parameter in self._idle:
             self._idle.discard(parameter)
             parameter.grad = None

@@ -348,16 +348,16 @@ def sent(run: pd.DataFrame) -> pd.Series:
 
 def merged_more_on_vgg16(timing: Timing) -> list[Comparison]:
     """Buckets per layer under DLGS's plan: of VGG16, divided by another model's."""
-    buckets_per_layer: dict[tuple, dict[str, tuple[float, int]]] = {}
+    plans: dict[tuple, dict[str, tuple[float, int]]] = {}  # model -> numbers of buckets and of layers, by cell
     blocks = {}
     for metadata, runs in timing.cells:
         if "dlgs" in runs and pd.notna(runs["dlgs"]["num_buckets"].iloc[0]):
             layers = len(plugins.describe("models", metadata["model"])["layers"])
             cell = metadata["topology"], metadata["workers"], metadata["ratio"]
-            buckets_per_layer.setdefault(cell, {})[metadata["model"]] = (runs["dlgs"]["num_buckets"].iloc[0], layers)
+            plans.setdefault(cell, {})[metadata["model"]] = (runs["dlgs"]["num_buckets"].iloc[0], layers)
             blocks[cell, metadata["model"]] = len(timing.values(runs["dlgs"], speedups))
     comparisons = []
-    for (topology, workers, ratio), own in buckets_per_layer.items():
+    for (topology, workers, ratio), own in plans.items():
         for other in own if "vgg16" in own else ():
             if other != "vgg16":
                 (buckets, layers), (other_buckets, other_layers) = own["vgg16"], own[other]

@@ -71,7 +71,7 @@ def sentences(tables: dict[str, pd.DataFrame], names: Names) -> list[str]:
     return [line for text in findings for line in text.splitlines()]
 
 
-def at_the_papers_batch(table: pd.DataFrame) -> pd.DataFrame:
+def with_papers_batch(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of models at the batch of the paper, or of which the paper has no batch."""
     return table[[not claims.other_batch(row.model, row.batch) for row in table.itertuples()]]
 
@@ -111,8 +111,7 @@ def pays(tables: dict[str, pd.DataFrame], names: Names) -> str:
             others.append(f"On {title} {why}. The largest speed-up is {speedup} ({method}, {settings}).{half}")
     words = [f"Compression pays on {listed(list(gains))}."] if gains else []
     words += [*gains.values(), *others]
-    losses = table[(table["speedup_high"] < 1) & table["enough"]]
-    losses = at_the_papers_batch(losses)
+    losses = with_papers_batch(table[(table["speedup_high"] < 1) & table["enough"]])
     if len(losses):
         worst = losses.loc[losses["speedup_high"].idxmin()]
         words.append(f"Compression can also cost time: {makes_faster(worst, names, shared)}.")
@@ -176,7 +175,7 @@ def to_gain(tables: dict[str, pd.DataFrame], names: Names) -> str:
 
 def selection(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """DLGS compared with Top-K, with each kind of selection, at every ratio."""
-    timing = at_the_papers_batch(tables.get("selections_timing", tables["timing"]))
+    timing = with_papers_batch(tables.get("selections_timing", tables["timing"]))
     torch, compiled = (dlgs_by_topk(timing[timing["selection"] == kind]) for kind in ("torch", "compiled"))
     cells = [cell for cell in torch if cell in compiled]
     if not cells:
@@ -241,7 +240,7 @@ def server(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The most significant gain with a parameter server that returns dense weights."""
     table = tables["summary"]
     table = table[table["topology"].map(lambda name: TOPOLOGIES[name].owner == "server").astype(bool)]
-    judged = at_the_papers_batch(compressed(table[table["enough"]]))
+    judged = with_papers_batch(compressed(table[table["enough"]]))
     if not len(judged):
         return ""
     best, significant = best_of(judged)
@@ -257,7 +256,7 @@ def server(tables: dict[str, pd.DataFrame], names: Names) -> str:
 
 def rates(tables: dict[str, pd.DataFrame], names: Names) -> str:
     """The highest link rate at which DLGS gains, for each model, with plain selection where it was timed."""
-    table = at_the_papers_batch(compressed(summarise(tables["rates_timing"])))
+    table = with_papers_batch(compressed(summarise(tables["rates_timing"])))
     table = table[(table["variant"] == "dlgs") & table["enough"]].sort_values("rate_mbit")
     words = []
     for model in names.models_in(table["model"]):

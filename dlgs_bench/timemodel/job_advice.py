@@ -103,6 +103,10 @@ class Job:
         """The latency of the recorded network."""
         return _recorded_latency_ms(self.operations)
 
+    def with_latency(self, there: Network) -> Network:
+        """The network ``there`` with the latency of the recorded network added."""
+        return replace(there, latency_ms=there.latency_ms + self.latency_ms)
+
     @property
     def words(self) -> float:
         """Float32 words per entry of a gradient."""
@@ -229,8 +233,7 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
 
     ``there``: its latency is added to the latency that the recorded network has.
     """
-    curves, recorded_ms = {}, job.latency_ms
-    with_latency = replace(there, latency_ms=there.latency_ms + recorded_ms)
+    curves, recorded_ms, with_latency = {}, job.latency_ms, job.with_latency(there)
     for name, (_, _, traffic) in OPERATION_FIELDS.items():
         here, other = replace(job.here, latency_ms=recorded_ms), with_latency
         if name == "message":  # a message is between two hosts
@@ -389,7 +392,7 @@ class JobModel:
         """The part of each sum's waits for latency in which Gloo makes the next sum: it has two threads."""
         words, rounds = self._grid * self.job.words, 2 * (there.workers - 1)
         waits = np.array([rounds + _more_waits(each, there.workers) for each in words])  # round trips
-        return np.minimum(2e-3 * (there.latency_ms + self.job.latency_ms) * waits, sent_s / 2)
+        return np.minimum(2e-3 * self.job.with_latency(there).latency_ms * waits, sent_s / 2)
 
     def _exchanged_s(self, operations: dict[str, Curve], workers: int) -> np.ndarray:
         """Seconds of the operations of one exchange, for each bucket in the grid."""
@@ -632,7 +635,7 @@ def interval(job_models: Sequence[JobModel], there: Network) -> tuple[float, lis
     """
     dense = job_models[0]
     job = dense.job
-    whole = replace(there, latency_ms=there.latency_ms + job.latency_ms)
+    whole = job.with_latency(there)
     reasons = _unchecked(job) + outside_checked(whole, dense.iteration_s(there)) + _more_exchanges(job)
     factor, off = SPEEDUP_FACTOR**2 if reasons else SPEEDUP_FACTOR, _own_error(job_models)
     if off > SPEEDUP_FACTOR:

@@ -108,6 +108,10 @@ class Projection:
         """The costs, which are fitted when they are first used: a caller may need few of many time models."""
         return _read_folders(self._layers, self.folder, self.spec)
 
+    def is_at(self, ratio: float) -> bool:
+        """Whether the calibration is at this ratio, or its method has none. Another ratio says nothing about a run."""
+        return self.spec.ratio in (None, ratio)
+
     def collective_variants(self, workers: int) -> list["Projection"]:
         """This time model, and its copies with collectives that make another number of rounds than the engine.
 

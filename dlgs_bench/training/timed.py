@@ -109,8 +109,9 @@ def in_turns(
     while not enough:
         block += 1
         for label, exchange in session.exchanges.items():
+            before = block * whole_cycles(exchange.method, steps[label])
             for step in steps[label]:
-                row = session.step(exchange, block * whole_cycles(exchange.method, steps[label]) + step)
+                row = session.step(exchange, before + step)
                 share = phase_share(exchange.method, row["phase"])
                 iterations.append({"block": block, "variant": label, "share": share, "slowdown": links.slowdown} | row)
                 sent.append(sent_row(exchange, variant=label, block=block, step=row["step"]))

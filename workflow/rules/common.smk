@@ -53,6 +53,11 @@ def where():
     )
 
 
+def argument(text):
+    """A text as one argument in the command of a rule, in which Snakemake reads braces as wildcards."""
+    return shlex.quote(text).replace("{", "{{").replace("}", "}}")
+
+
 for folder in (workflow.basedir, os.getcwd()):
     if "{" in folder or "}" in folder:  # Snakemake reads them as wildcards
         stop(
@@ -103,9 +108,7 @@ CIFAR10 = f"{VALUES['data']['root']}/cifar10.npz"
 IMAGENET100 = f"{VALUES['data']['root']}/imagenet100"
 # Launch settings are a part of the command and not a parameter of a rule, since a change must not repeat runs.
 LAUNCH_SETTINGS = launching.settings(VALUES, workflow=os.getpid())
-LAUNCH_ARGUMENT = (
-    shlex.quote(LAUNCH_SETTINGS.to_json()).replace("{", "{{").replace("}", "}}")
-)
+LAUNCH_ARGUMENT = argument(LAUNCH_SETTINGS.to_json())
 # A timed run has the machine to itself. The jobs of a cluster request their own cores.
 ALL_CORES = workflow.resource_settings.cores or 1
 # The cores of a training run. On other hosts a run uses processors and GPUs that Snakemake does not count, so runs

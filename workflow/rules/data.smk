@@ -13,11 +13,8 @@ checkpoint cifar10:
         "python -m dlgs_bench.data.fetch {output:q} > {log:q} 2>&1"
 
 
-# A part of the command and not a parameter: the same files can be in another folder.
-SOURCE = shlex.quote(VALUES["data"]["imagenet"]).replace("{", "{{").replace("}", "}}")
-
-
-# ImageNet-100 is decoded and resized once, so that training does not wait for it.
+# ImageNet-100 is decoded and resized once, so that training does not wait for it. Its source is not a parameter of the
+# rule, since the same files can be in another folder.
 checkpoint imagenet100:
     output:
         expand(f"{IMAGENET100}/{{file}}", file=["index.npz", "train.npy", "val.npy"]),
@@ -34,5 +31,5 @@ checkpoint imagenet100:
     message:
         "copying ImageNet-100, decoded: about 34 GB, some minutes"
     shell:
-        f"python -m dlgs_bench.data.fetch {SOURCE} "
+        f"python -m dlgs_bench.data.fetch {argument(VALUES['data']['imagenet'])} "
         "{params.target:q} {threads} > {log:q} 2>&1"

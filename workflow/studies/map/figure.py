@@ -107,8 +107,7 @@ def main(snakemake: Script) -> None:
     fastest = [winners(projections, seconds) for (*_, projections), seconds in zip(panes, predicted, strict=True)]
     variants = names.variants_in(set().union(*fastest))
     colours = style.areas(variants, names)
-    prediction = pd.read_csv(snakemake.input.prediction)
-    prediction = captions.undisturbed(prediction)
+    prediction = captions.undisturbed(pd.read_csv(snakemake.input.prediction))
     error = prediction["error"].abs().median()
     figure, panels = style.panels(len(panes), 4.0, 3.5)
     lines = []

@@ -25,11 +25,10 @@ def runs(values: dict) -> dict[str, RunSpec]:
             for ratio in study["ratios"]:
                 options = {"ratio": ratio, "block": block, "over": "sum"}
                 specs[_name(model, workers, f"-{ratio:g}")] = _run(values, model, workers, METHOD, options)
+    fewest = min(study["workers"])
     for model in dict.fromkeys([*study["natural"], *study["sparsified"]]):
         # Buckets of 4 bytes: all layers are larger, so none are merged.
-        fewest = min(study["workers"])
-        streams = _streams(values, fewest)
-        alone = Scheme("none", STREAMED, collective=STREAMED, streams=streams, bucket_bytes=4)
+        alone = Scheme("none", STREAMED, collective=STREAMED, streams=_streams(values, fewest), bucket_bytes=4)
         specs[_name(model, fewest, "-layers")] = _timed(values, model, fewest, alone)
     return specs
 
@@ -37,7 +36,9 @@ def runs(values: dict) -> dict[str, RunSpec]:
 def _streams(values: dict, workers: int) -> dict[str, int]:
     """The configuration's streams, with at most as many aggregators as workers."""
     streams = values["streams"]
-    return streams | {key: min(streams[key], workers) for key in ("aggregators",) if key in streams}
+    if "aggregators" not in streams:
+        return streams
+    return streams | {"aggregators": min(streams["aggregators"], workers)}
 
 
 def _name(model: str, workers: int, what: str = "") -> str:

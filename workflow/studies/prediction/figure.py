@@ -28,8 +28,7 @@ def points(axes: Axes, table: pd.DataFrame, names: Names) -> None:
 
 def name_worst(axes: Axes, table: pd.DataFrame, names: Names, middle_ms: float) -> None:
     """Name the points with the largest errors, on the side that has more space."""
-    quiet = captions.undisturbed(table)
-    worst = quiet.loc[quiet["paired_error"].abs().nlargest(WORST).index]
+    worst = table.loc[table["paired_error"].abs().nlargest(WORST).index]
     for row in worst.drop_duplicates(["model", "topology"]).to_dict("records"):
         words = f"{names.model(row['model'])}, {TOPOLOGIES[row['topology']].title}"
         x, y = row["measured_s"] * 1e3, row["paired_s"] * 1e3
@@ -48,7 +47,8 @@ def main(snakemake: Script) -> None:
     for off in (0.9, 1.1):
         axes.plot(ends, [off * end for end in ends], color="0.4", linewidth=0.6, linestyle="--")
     points(axes, table, names)
-    name_worst(axes, table, names, middle_ms=(low * high) ** 0.5)
+    quiet = captions.undisturbed(table)
+    name_worst(axes, quiet, names, middle_ms=(low * high) ** 0.5)
     axes.set_xscale("log")
     axes.set_yscale("log")
     for axis in (axes.xaxis, axes.yaxis):
@@ -61,8 +61,7 @@ def main(snakemake: Script) -> None:
     axes.grid(alpha=0.3, which="both")
     axes.legend(frameon=False, fontsize=9 if table["variant"].nunique() <= 6 else 7)
     style.open_frame(axes)
-    known = captions.undisturbed(table)["predicted_s"].count()
-    note = f"{captions.setting(table)}; n = {known} timing runs; error, paired: "
+    note = f"{captions.setting(table)}; n = {quiet['predicted_s'].count()} timing runs; error, paired: "
     note += f"{captions.off(table, 'paired_error')}; error, calibration alone: {captions.off(table, 'error')}"
     style.save(figure, note, snakemake)
 

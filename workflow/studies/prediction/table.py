@@ -7,8 +7,8 @@ Costs between measured sizes are interpolated; the figures of the calibration sh
 optimizer and of the rest are added. Measured: the iteration of Table 2. Communications are predicted for the link
 rate of the run. The machine's speed drifts between calibration and run: "paired" scales the computation by
 uncompressed's forward in the same run, divided by forward in the calibration; communication is not scaled. A run
-that sent other bytes than its calibration is not predicted, and a warning is printed: 1.1 times as many or as few if
-the messages of a collective depend on the gradient, otherwise 3 times."""
+whose bytes differ from its calibration's is not predicted, and a warning is printed: by a factor above 1.1 if the
+messages of a collective depend on the gradient, otherwise by a factor above 3."""
 
 import math
 from dataclasses import replace

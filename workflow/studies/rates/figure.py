@@ -23,8 +23,7 @@ from dlgs_bench.timemodel.predict import SELECTIONS, Calibrations, Projection
 def draw(axes: Axes, look: dict, rows: pd.DataFrame, predict: Projection | None, ticks: list[float]) -> None:
     """Draw one variant: its runs as points, and the time model as a line over all rates."""
     style.measured(axes, look, rows["rate_mbit"], rows, "iteration_s", 1e3)
-    # A calibration at another ratio says nothing about these runs.
-    if predict and predict.spec.ratio in (None, rows["ratio"].iloc[0]):
+    if predict and predict.is_at(rows["ratio"].iloc[0]):
         rates, network = style.between(ticks), replace(predict.here, latency_ms=rows["latency_ms"].fillna(0).iloc[0])
         seconds = [predict.iteration_s(replace(network, rate_mbit=rate)) for rate in rates]
         style.predicted(axes, look, rates, [1e3 * s for s in seconds])

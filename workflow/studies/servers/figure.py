@@ -68,9 +68,7 @@ def main(snakemake: Script) -> None:
     for axes, (model, name) in zip(panels, panes, strict=True):
         topology, rows = TOPOLOGIES[name], table[(table["model"] == model) & (table["topology"] == name)]
         ratio = rows["ratio"].dropna().min()
-        projections = calibrations.projections(ratio, topology)
-        # A calibration at another ratio says nothing about these runs.
-        projections = {key: one for key, one in projections.items() if one.spec.ratio in (None, ratio)}
+        projections = {key: one for key, one in calibrations.projections(ratio, topology).items() if one.is_at(ratio)}
         for variant in names.variants_in(rows["variant"]):
             if variant != "none":
                 own, look = rows[rows["variant"] == variant], style.of_variant(variant, names)

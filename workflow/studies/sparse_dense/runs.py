@@ -19,10 +19,9 @@ ENTRY_BYTES, PAIR_BYTES, COUNT_BYTES = 4, 8, 8  # a dense entry; a value and its
 
 
 def runs(values: dict) -> dict[str, RunSpec]:
-    trained = grid.trained_models(values)
-    if METHOD not in plugins.usable("methods") or not trained:
+    if METHOD not in plugins.usable("methods"):
         return {}
-    study, model, specs = values["studies"]["sparse_dense"], trained[0], {}
+    study, model, specs = values["studies"]["sparse_dense"], grid.trained_models(values)[0], {}
     layers = plugins.describe("models", model)["layers"]
     for sparse_steps in [*study["sparse_steps"], NEVER]:
         lengths = {"": affordable(layers, study["ratio"], sparse_steps, study["dense_steps"])}
