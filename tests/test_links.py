@@ -104,6 +104,20 @@ def test_each_further_step_costs_a_part_of_the_smallest_bucket_and_its_latency()
     assert found.communicate(1e6) == pytest.approx(4e-3 + 12 * (4e-3 + 1e-3) / 2)
 
 
+@pytest.mark.parametrize("workers", [3, 8, 64])
+def test_processors_handle_the_bytes_of_all_workers(workers):
+    """A gather of N workers receives N - 1 messages of the same size; a ring sends 2 (N - 1) / N of a sum's bytes."""
+    all_gather, fast, many = TOPOLOGIES["allgather"], Network(2, 1e12), Network(workers, 1e12)
+    measured = costs(1e-3, 1e-8)
+    gathered = project_costs(measured, all_gather, Traffic(gathered=0.08), fast, many)
+    summed = project_costs(measured, all_gather, Traffic(summed=4.0), fast, many)
+    smallest_s = measured.communicate(0)
+    for size in SIZES:
+        assert gathered.communicate(size) == pytest.approx((workers - 1) * measured.communicate(size))
+        by_bytes = (measured.communicate(size) - smallest_s) * 2 * (workers - 1) / workers
+        assert summed.communicate(size) == pytest.approx((workers - 1) * smallest_s + by_bytes)
+
+
 def test_half_the_bytes_take_half_as_long_on_a_link_that_is_all_the_cost():
     all_gather, here = TOPOLOGIES["allgather"], Network(2, 1.0)
     whole, half = (

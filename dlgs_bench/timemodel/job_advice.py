@@ -233,23 +233,25 @@ def projected(job: Job, there: Network) -> dict[str, Curve]:
 
     ``there``: its latency is added to the latency that the recorded network has.
     """
-    curves, recorded_ms, with_latency = {}, job.latency_ms, job.with_latency(there)
+    curves, nothing = {}, Curve((1.0,), (0.0,))
     for name, (_, _, traffic) in OPERATION_FIELDS.items():
-        here, other = replace(job.here, latency_ms=recorded_ms), with_latency
+        here, other = replace(job.here, latency_ms=job.latency_ms), job.with_latency(there)
         if name == "message":  # a message is between two hosts
             here, other = replace(here, workers=2), replace(other, workers=2)
-        costs = Costs(0.0, [], Curve((1.0,), (0.0,)), _extended(job.operations[name]), Curve((1.0,), (0.0,)))
-        curves[name] = cast(Curve, project_costs(costs, ALL_GATHER, traffic, here, other).communicate)
-    if job.backend == "gloo":
-        summed = curves["all-reduce"]
-        waits = (
-            with_latency.latency_ms * _more_waits(words, there.workers)
-            - recorded_ms * _more_waits(words, job.here.workers)
-            for words in summed.entries
-        )
-        seconds = [least + 2e-3 * wait for least, wait in zip(summed.seconds, waits, strict=True)]
-        curves["all-reduce"] = Curve(summed.entries, tuple(seconds))
+        waits_more = job.backend == "gloo" and name == "all-reduce"
+        curve = _extended(job.operations[name])
+        if waits_more:
+            curve = _delayed(curve, -here.latency_ms, here.workers)
+        costs = Costs(0.0, [], nothing, curve, nothing)
+        curve = cast(Curve, project_costs(costs, ALL_GATHER, traffic, here, other).communicate)
+        curves[name] = _delayed(curve, other.latency_ms, other.workers) if waits_more else curve
     return curves
+
+
+def _delayed(curve: Curve, latency_ms: float, workers: int) -> Curve:
+    """``curve`` with the time of ``_more_waits`` added, or subtracted if the latency is negative."""
+    waits = (2e-3 * latency_ms * _more_waits(words, workers) for words in curve.entries)
+    return Curve(curve.entries, tuple(max(0.0, least + wait) for least, wait in zip(curve.seconds, waits, strict=True)))
 
 
 def _processors(job: Job, workers: int) -> dict[str, Curve]:

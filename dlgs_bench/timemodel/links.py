@@ -1,7 +1,8 @@
 """Projects the cost of a communication to other links, and computes lower bounds: pure functions. No torch.
 
 The bytes on the busiest link take their time at the link's rate. The rest of the measured cost is attributed to the
-processors, and does not change. A collective makes its steps one after the other, and a method that makes several dense
+processors: the cost of a very small bucket grows with the number of messages, and what larger buckets cost more grows
+with the bytes. A collective makes its steps one after the other, and a method that makes several dense
 sums for a bucket makes them one after the other, too. Each step of a dense sum waits for the network once.
 
 A measured cost includes the latency of its links: it is in the time of a very small bucket, which grows with the number
@@ -56,17 +57,22 @@ def longest_wait(workers: int) -> float:
 
 
 class _Terms(NamedTuple):
-    """What an exchange takes on a network: seconds of an entry on the link, messages in a row, seconds of waiting."""
+    """What an exchange takes on a network.
 
+    Bytes of an entry on the busiest link and their seconds, messages in a row, and seconds of waiting.
+    """
+
+    link_bytes: float
     link_s: float
     steps: float
     waiting_s: float
 
 
 def _terms(topology: Topology, traffic: Traffic, network: Network, rounds: RoundCount) -> _Terms:
-    link_s = topology.link_bytes(traffic, 1, network.workers) * 8e-6 / network.rate_mbit
+    link_bytes = topology.link_bytes(traffic, 1, network.workers)
+    link_s = link_bytes * 8e-6 / network.rate_mbit
     steps = topology.steps(traffic, network.workers, rounds)
-    return _Terms(link_s, steps, network.waiting_s(topology, traffic, rounds))
+    return _Terms(link_bytes, link_s, steps, network.waiting_s(topology, traffic, rounds))
 
 
 def project_costs(
@@ -91,8 +97,10 @@ def project_costs(
     step_s = max(0.0, smallest_s - own.waiting_s) / own.steps
     entries, seconds = np.array(occupied.entries), np.array(occupied.seconds)
     processors = np.maximum(0.0, seconds - entries * own.link_s)
-    more = other.steps - own.steps
-    processed = np.maximum(processors + step_s * more, step_s * other.steps if more < 0 else 0.0)
+    by_bytes = np.maximum(0.0, processors - processors[0])
+    more, more_bytes = other.steps - own.steps, other.link_bytes / own.link_bytes - 1 if own.link_bytes else 0.0
+    processed = processors + step_s * more + by_bytes * more_bytes
+    processed = np.maximum(processed, step_s * other.steps if more < 0 else 0.0)
     projected = processed + entries * other.link_s
     factor = np.divide(projected, seconds, out=np.ones_like(projected), where=seconds > 0)
     with_waiting = np.maximum(0.0, projected + other.waiting_s - own.waiting_s)
