@@ -54,7 +54,7 @@ def text() -> str:
     """The table as CSV."""
     rows = pd.concat([compared(table) for table in kept()]).sort_values(COLUMNS)
     longest = rows.groupby(COLUMNS[:3], dropna=False).tail(1)
-    return longest.to_csv(index=False, float_format="%.4g", lineterminator="\n")
+    return longest.to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 if __name__ == "__main__":
