@@ -157,6 +157,42 @@ def test_latency_is_added_to_an_exchange_whatever_its_size(recorded, workers, la
             assert more_s == pytest.approx(2e-3 * latency_ms * (waits + more), rel=0.01, abs=off_s)
 
 
+@pytest.mark.parametrize("more_ms", [0.0, 1.4, 1.6, 5.6])
+@pytest.mark.parametrize("workers", [2, 4])
+def test_on_the_recorded_network_an_operation_takes_what_was_recorded(workers, more_ms):
+    """Also if messages take so long without latency that it looks like latency."""
+    profile = profile_of(workers=workers)
+    for row in profile["network"]:
+        row["seconds"] += more_ms * 1e-3 * (2 * (workers - 1) if row["operation"] == "all-reduce" else 1)
+    job = job_advice.read_job(profile)
+    assert job.latency_ms == (more_ms + 1e3 * STEP_S) // 2
+    found = job_advice.projected(job, job.here)
+    for row in profile["network"]:
+        assert found[row["operation"]](row["bytes"] / 4) == pytest.approx(row["seconds"], rel=1e-3)
+
+
+@pytest.mark.parametrize("mib", [1, 8, 32, 100, 400])
+@pytest.mark.parametrize(("recorded", "workers"), [(2, 64), (16, 64), (64, 2)])
+def test_segments_of_a_sum_wait_beyond_the_measured_sizes_too(recorded, workers, mib):
+    """A worker's chunk is sent in segments of 1 MiB, two at a time."""
+    found = job_advice.projected(job_advice.read_job(profile_of(workers=recorded)), Network(workers, 1e4, 2.0))
+    seconds = found["all-reduce"](mib * 2**20 / 4)
+    rounds, segments = 2 * (workers - 1), max(2, math.ceil(mib / workers))
+    on_link_s = rounds / workers * (mib * 2**20 - 4) * 8e-6 / 1e4
+    waits_s = 4e-3 * (rounds + (workers - 1) * (segments - 2))
+    assert seconds == pytest.approx(rounds * STEP_S + on_link_s + waits_s, rel=0.01)
+
+
+def test_a_size_that_was_not_measured_with_all_numbers_of_workers_does_not_count():
+    """It was too much for the memory of some of them."""
+    whole, part = profile_of(), profile_of()
+    for one in part["methods"]:
+        one["samples"] = [row for row in one["samples"] if row["workers"] == 2 or row["entries"] < 2**22]
+    for full, other in zip(job_advice.models(whole), job_advice.models(part), strict=True):
+        there = Network(64, 1e4)
+        assert other.iteration_s(there) == pytest.approx(full.iteration_s(there), rel=0.01), full.name
+
+
 @pytest.mark.parametrize(("backend", "latency_ms"), [("gloo", 5.0), ("gloo", 0.0), ("nccl", 5.0)])
 def test_two_sums_of_gloo_wait_for_latency_at_the_same_time(backend, latency_ms):
     """Nothing is lost, no more than the waits is overlapped, and no more than one of two sums."""
@@ -257,7 +293,7 @@ def test_a_method_pays_below_its_rate_and_not_above_it(profile, there):
             assert break_even_mbit(dense, model, there) == 0
         if rate < math.inf:
             for above in (2 * rate, 20 * rate):  # within a step of the rates that are tried, and far above
-                if 2 <= above <= 1e6:
+                if 2 <= above <= iterations.FASTEST_MBIT:
                     network = replace(there, rate_mbit=above)
                     assert dense.iteration_s(network) <= model.iteration_s(network) * (1 + 1e-9)
 

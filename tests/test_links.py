@@ -118,6 +118,29 @@ def test_processors_handle_the_bytes_of_all_workers(workers):
         assert summed.communicate(size) == pytest.approx((workers - 1) * smallest_s + by_bytes)
 
 
+@pytest.mark.parametrize("workers", [3, 8, 64])
+def test_each_step_of_a_gather_takes_the_latency_of_one_step(workers):
+    """The latency is not counted again for the steps that it is in already."""
+    all_gather, fast, many = TOPOLOGIES["allgather"], Network(2, 1e12), Network(workers, 1e12)
+    for beta in (0.0, 1e-8):
+        measured = costs(1e-3, beta, 2e-3)
+        found = project_costs(measured, all_gather, Traffic(gathered=0.08), fast, many)
+        size = SIZES[0] if beta else SIZES[-1]
+        whole_s = found.communicate(size) + found.latency(size)
+        assert whole_s == pytest.approx((workers - 1) * (measured.communicate(size) + 2e-3))
+
+
+@given(st.lists(st.floats(1e-4, 1e-2), min_size=3, max_size=3), st.integers(2, 64), st.floats(1, 1e6))
+def test_a_disturbed_or_hidden_time_makes_no_larger_gather_faster_than_a_smaller_one(seconds, workers, rate_mbit):
+    """Also if the links of the calibration let short messages pass at once, faster than their rate."""
+    flat = Curve(SIZES, (0.0,) * 3)
+    measured = Costs(0.0, [], flat, Curve(SIZES, tuple(np.maximum.accumulate(seconds))), flat)
+    there = Network(workers, rate_mbit)
+    found = project_costs(measured, TOPOLOGIES["allgather"], Traffic(gathered=0.08), Network(2, 100.0), there)
+    taken = [found.communicate(size) for size in SIZES]
+    assert taken == sorted(taken) and taken[0] > 0
+
+
 def test_half_the_bytes_take_half_as_long_on_a_link_that_is_all_the_cost():
     all_gather, here = TOPOLOGIES["allgather"], Network(2, 1.0)
     whole, half = (

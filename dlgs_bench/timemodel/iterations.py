@@ -28,7 +28,7 @@ LIMITS = {
 REACHED = 0.9  # utilisation from which on communication counts as hidden
 UTILISATIONS = (0.5, 0.75, 0.9)
 SLOWEST_MBIT, FASTEST_MBIT = 1e-3, 1e9  # limits of the search for a rate
-RATES_MBIT = np.geomspace(1, 1e6, 25).tolist()  # at which a break-even is searched for
+RATES_MBIT = np.geomspace(1, FASTEST_MBIT, 37).tolist()  # at which a break-even is searched for
 NEAR = 1.02  # factor between the two rates around a break-even, between which the gain is taken as a line
 
 

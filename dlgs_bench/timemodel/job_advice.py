@@ -6,9 +6,9 @@ other numbers. ``models`` merges layers at will; ``script_models`` predicts the 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from dlgs_bench.errors import listed, meant, short_repr
 from dlgs_bench.spec import UNCOMPRESSED
 from dlgs_bench.timemodel import iterations
 from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR, outside_checked
-from dlgs_bench.timemodel.cost_curve import Curve
+from dlgs_bench.timemodel.cost_curve import Cost, Curve, Number
 from dlgs_bench.timemodel.iterations import (
     LEAST_SAVED,
     NEAR,
@@ -65,7 +65,8 @@ class Job:
 
     ``shapes``: of the tensors, in the order in which gradients arrive; ``backward_s``: seconds per tensor.
     ``rest_s``: what comes after the exchange. ``lengths``: bytes per tensor. ``here``: the network of the recording, of
-    infinite rate if the profile is of one process. ``operations``: seconds by float32 words.
+    infinite rate if the profile is of one process. ``operations``: seconds by float32 words, of an all-reduce without
+    the waits between its segments; ``segment_ms``: the latency for which each of them waited.
     ``buffer_words``: of the buffers that rank 0 broadcasts before forward, which ``forward_s`` contains.
     ``unexplained_s``: by how much the recorded iteration was longer than the time model gives.
     ``processors``: processor seconds of an operation on a worker, by float32 words; ``delays``: the part of them that
@@ -82,6 +83,7 @@ class Job:
     lengths: list[int]
     here: Network
     operations: dict[str, Curve]
+    segment_ms: float
     recorded_s: float
     device: str
     backend: str = "none"
@@ -140,8 +142,9 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         rest_s += times["waiting"]  # a single process does not wait: it clips gradients, for example
     rows_of = {name: [row for row in profile["network"] if row["operation"] == name] for name in OPERATION_FIELDS}
     operations = {name: _curve(rows, "seconds") for name, rows in rows_of.items()}
+    segment_ms = _segment_ms(operations, workers) if profile["job"]["backend"] == "gloo" else 0.0
+    operations["all-reduce"] = _without_waits(operations["all-reduce"], segment_ms, workers)
     timed = all(row["processor_s"] is not None for row in profile["network"])
-    segment_ms = _recorded_latency_ms(operations) if profile["job"]["backend"] == "gloo" else 0
     idle_cores = profile["job"]["idle_cores"]
     job = Job(
         shapes=[row["shape"] for row in rows],
@@ -149,8 +152,9 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         backward_s=np.diff(arrived, prepend=0.0).tolist(),
         rest_s=rest_s,
         lengths=_lengths(rows),
-        here=Network(workers, _rate_mbit(operations, workers, segment_ms)),
+        here=Network(workers, _rate_mbit(operations, workers)),
         operations=operations,
+        segment_ms=segment_ms,
         recorded_s=times["iteration"],
         device=profile["job"]["device"],
         backend=profile["job"]["backend"],
@@ -193,23 +197,43 @@ def _curve(rows: list[dict], key: str) -> Curve:
     seconds: dict[float, float] = {}
     for row in sorted(rows, key=lambda row: row["bytes"]):
         seconds[max(1.0, row["bytes"] / FLOAT32_BYTES)] = max(LEAST_S, row[key])
-    rising = np.minimum.accumulate(np.array(list(seconds.values()))[::-1])[::-1]
-    return Curve(tuple(seconds), tuple(rising.tolist()))
+    return _rising(tuple(seconds), np.array(list(seconds.values())))
 
 
-def _rate_mbit(operations: dict[str, Curve], workers: int, latency_ms: float) -> float:
-    """The rate of the links: the highest rate that an operation reaches between its two largest sizes.
+def _rising(entries: tuple[float, ...], seconds: np.ndarray) -> Curve:
+    """A curve in which a time above the time of a larger tensor is lowered."""
+    return Curve(entries, tuple(np.minimum.accumulate(seconds[::-1])[::-1].tolist()))
 
-    ``latency_ms``: for which each segment of a large sum waits, 0 if sums have no segments.
+
+def _segment_ms(operations: dict[str, Curve], workers: int) -> float:
+    """The latency for which the segments of the recorded sums waited: at most the latency of the recorded network.
+
+    If messages take long without latency, it is less, since sums are not faster on the links than other operations.
     """
+    summed, latency_ms = operations["all-reduce"], float(_recorded_latency_ms(operations))
+    words, seconds = (values[-2:] for values in (summed.entries, summed.seconds))
+    waits = np.ptp(_more_waits(np.array(words), workers))
+    if not waits:
+        return latency_ms
+    rate_mbit = _rate_mbit({name: curve for name, curve in operations.items() if name != "all-reduce"}, workers)
+    sent = ALL_GATHER.link_bytes(OPERATION_FIELDS["all-reduce"][2], 1, workers) * np.ptp(words)
+    waited_s = np.ptp(seconds) - sent * 8e-6 / rate_mbit
+    return float(np.clip(waited_s / waits / 2e-3, 0.0, latency_ms))
+
+
+def _without_waits(summed: Curve, latency_ms: float, workers: int) -> Curve:
+    """The seconds of an all-reduce without the waits between its segments."""
+    waits_s = 2e-3 * latency_ms * _more_waits(np.array(summed.entries), workers)
+    return _rising(summed.entries, np.maximum(0.0, summed.seconds - waits_s))
+
+
+def _rate_mbit(operations: dict[str, Curve], workers: int) -> float:
+    """The rate of the links: the highest rate that an operation reaches between its two largest sizes."""
     rates = []
     for name, curve in operations.items():
         if len(curve.seconds) < 2:
             continue
         grown_s = curve.seconds[-1] - curve.seconds[-2]
-        if name == "all-reduce":
-            waits = [_more_waits(words, workers) for words in curve.entries[-2:]]
-            grown_s -= 2e-3 * latency_ms * (waits[1] - waits[0])
         if grown_s > 0:
             words = curve.entries[-1] - curve.entries[-2]
             rates.append(ALL_GATHER.link_bytes(OPERATION_FIELDS[name][2], 1, workers) * words * 8e-6 / grown_s)
@@ -228,30 +252,22 @@ def _extended(curve: Curve) -> Curve:
     return Curve((*curve.entries, far), (*curve.seconds, curve.seconds[-1] + slope * (far - curve.entries[-1])))
 
 
-def projected(job: Job, there: Network) -> dict[str, Curve]:
+def projected(job: Job, there: Network) -> dict[str, Cost]:
     """Seconds of each operation by float32 words, on another network.
 
     ``there``: its latency is added to the latency that the recorded network has.
     """
-    curves, nothing = {}, Curve((1.0,), (0.0,))
+    costs_of, nothing = {}, Curve((1.0,), (0.0,))
     for name, (_, _, traffic) in OPERATION_FIELDS.items():
         here, other = replace(job.here, latency_ms=job.latency_ms), job.with_latency(there)
         if name == "message":  # a message is between two hosts
             here, other = replace(here, workers=2), replace(other, workers=2)
-        waits_more = job.backend == "gloo" and name == "all-reduce"
-        curve = _extended(job.operations[name])
-        if waits_more:
-            curve = _delayed(curve, -here.latency_ms, here.workers)
-        costs = Costs(0.0, [], nothing, curve, nothing)
-        curve = cast(Curve, project_costs(costs, ALL_GATHER, traffic, here, other).communicate)
-        curves[name] = _delayed(curve, other.latency_ms, other.workers) if waits_more else curve
-    return curves
-
-
-def _delayed(curve: Curve, latency_ms: float, workers: int) -> Curve:
-    """``curve`` with the time of ``_more_waits`` added, or subtracted if the latency is negative."""
-    waits = (2e-3 * latency_ms * _more_waits(words, workers) for words in curve.entries)
-    return Curve(curve.entries, tuple(max(0.0, least + wait) for least, wait in zip(curve.seconds, waits, strict=True)))
+        costs = Costs(0.0, [], nothing, _extended(job.operations[name]), nothing)
+        costs_of[name] = project_costs(costs, ALL_GATHER, traffic, here, other).communicate
+    summed, latency_ms = costs_of["all-reduce"], job.segment_ms + there.latency_ms
+    if job.backend == "gloo":
+        costs_of["all-reduce"] = lambda words: summed(words) + 2e-3 * latency_ms * _more_waits(words, there.workers)
+    return costs_of
 
 
 def _processors(job: Job, workers: int) -> dict[str, Curve]:
@@ -275,14 +291,14 @@ def recorded_broadcast_s(job: Job) -> float:
     return float(projected(job, job.here)["message"](job.buffer_words)) if job.buffer_words else 0.0
 
 
-def _more_waits(words: float, workers: int) -> int:
+def _more_waits(words: Number, workers: int) -> Number:
     """Round trips of Gloo's ring all-reduce in addition to the 2 (N - 1) that the time model has.
 
     A worker's chunk is sent in at least two segments. Two segments are in flight, so each pair waits once per round. A
     single word is one segment.
     """
-    segments = max(2, math.ceil(words * FLOAT32_BYTES / (workers * SEGMENT_BYTES))) if words > 1 else 1
-    return (workers - 1) * (segments - 2)
+    segments: Any = np.maximum(2, np.ceil(words * FLOAT32_BYTES / (workers * SEGMENT_BYTES)))
+    return (workers - 1) * (segments - 2 - (np.asarray(words) <= 1))
 
 
 @dataclass(frozen=True)
@@ -393,10 +409,10 @@ class JobModel:
     def _overlapped_s(self, sent_s: np.ndarray, there: Network) -> np.ndarray:
         """The part of each sum's waits for latency in which Gloo makes the next sum: it has two threads."""
         words, rounds = self._grid * self.job.words, 2 * (there.workers - 1)
-        waits = np.array([rounds + _more_waits(each, there.workers) for each in words])  # round trips
+        waits = rounds + _more_waits(words, there.workers)  # round trips
         return np.minimum(2e-3 * self.job.with_latency(there).latency_ms * waits, sent_s / 2)
 
-    def _exchanged_s(self, operations: dict[str, Curve], workers: int) -> np.ndarray:
+    def _exchanged_s(self, operations: Mapping[str, Cost], workers: int) -> np.ndarray:
         """Seconds of the operations of one exchange, for each bucket in the grid."""
         if not self._method:
             return operations["all-reduce"](self._grid * self.job.words)
@@ -406,7 +422,7 @@ class JobModel:
             seconds += load.requests(self._grid, workers) * self._sent_s(operations, operation, words)
         return seconds
 
-    def _sent_s(self, operations: dict[str, Curve], operation: str, words: np.ndarray) -> np.ndarray:
+    def _sent_s(self, operations: Mapping[str, Cost], operation: str, words: np.ndarray) -> np.ndarray:
         """Seconds of an operation. On Gloo, a gathered message of more than ``FIRST_BYTES`` is sent in two parts."""
         first = FIRST_BYTES / FLOAT32_BYTES
         if operation != "all-gather" or self.job.backend != "gloo":
@@ -414,7 +430,7 @@ class JobModel:
         whole, rest = operations[operation](np.minimum(words, first)), operations[operation](words - first)
         return whole + np.where(words > first, rest, 0.0)
 
-    def _buffers_s(self, operations: dict[str, Curve]) -> float:
+    def _buffers_s(self, operations: Mapping[str, Cost]) -> float:
         """Seconds by which the broadcast of buffers takes longer on a network than in the recording, at least 0.
 
         ``operations``: projected to that network.
@@ -477,7 +493,8 @@ def _fit(
     by_entries: dict[int, dict[int, float]] = {}
     for row in samples:
         by_entries.setdefault(row["entries"], {})[row["workers"]] = value(row)
-    sizes = sorted(by_entries)
+    complete = max(map(len, by_entries.values()))  # a large size may have been too much for the memory of some
+    sizes = sorted(size for size, values in by_entries.items() if len(values) == complete)
     most = max(row["workers"] for row in samples)
     lines = [_line([(basis(workers), y) for workers, y in by_entries[size].items()]) for size in sizes]
 

@@ -10,6 +10,7 @@ of steps. On Gloo each wait takes a round trip, since the receiver first sends a
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -47,6 +48,7 @@ def streamed_bound(workers: int, aggregators: int, dedicated: bool, own: float, 
     return 2 * (workers - 1) / workers / busiest
 
 
+@cache
 def longest_wait(workers: int) -> float:
     """How long a communication waits until all other workers have had a core, in means of one worker's wait.
 
@@ -87,8 +89,9 @@ def project_costs(
     """The costs measured on the network ``here``, projected to the network ``there``.
 
     ``traffic``: the bytes that one worker sends for each entry of a bucket. ``sum_rounds``: the rounds of dense sums by
-    number of workers; ``other_rounds``: the rounds there, if they differ. The latency of the costs is scaled by the
-    same factor as the time on the link. Contention: see ``longest_wait``.
+    number of workers; ``other_rounds``: the rounds there, if they differ. Of the latency of the costs, each
+    further step adds as much as the smallest bucket has, and the rest grows with the bytes. Contention: see
+    ``longest_wait``.
     """
     own = _terms(topology, traffic, here, sum_rounds)
     other = _terms(topology, traffic, there, other_rounds or sum_rounds)
@@ -97,12 +100,14 @@ def project_costs(
     step_s = max(0.0, smallest_s - own.waiting_s) / own.steps
     entries, seconds = np.array(occupied.entries), np.array(occupied.seconds)
     processors = np.maximum(0.0, seconds - entries * own.link_s)
-    by_bytes = np.maximum(0.0, processors - processors[0])
+    # A larger bucket that takes less than a smaller one shows the noise of the smaller one, which would be multiplied.
+    by_bytes = np.maximum(0.0, np.minimum.accumulate(processors[::-1])[::-1] - processors[0])
     more, more_bytes = other.steps - own.steps, other.link_bytes / own.link_bytes - 1 if own.link_bytes else 0.0
-    processed = processors + step_s * more + by_bytes * more_bytes
-    processed = np.maximum(processed, step_s * other.steps if more < 0 else 0.0)
-    projected = processed + entries * other.link_s
-    factor = np.divide(projected, seconds, out=np.ones_like(projected), where=seconds > 0)
+    handled = processors + by_bytes * more_bytes
+    processed = np.maximum(handled + step_s * more, step_s * other.steps if more < 0 else 0.0)
+    # A link that lets short messages pass at once hides what the processors take, but it is at least the smallest's.
+    projected = np.maximum.accumulate(processed + entries * other.link_s)
+    factor = np.divide(handled + entries * other.link_s, seconds, out=np.ones_like(projected), where=seconds > 0)
     with_waiting = np.maximum(0.0, projected + other.waiting_s - own.waiting_s)
     return replace(
         costs,
