@@ -116,8 +116,8 @@ def contents(folder: Path) -> dict[str, int | None]:
 
 
 def write_record(folder: Path, given: dict[str, str]) -> None:
-    """Write ``set.json``. A fact that is not ``given`` comes from ``set.json`` or from ``provenance.json``."""
-    facts = facts_of_runs(folder) | _written_facts(folder) | given
+    """Write ``set.json``. A fact that is not ``given`` comes from ``provenance.json`` or else from ``set.json``."""
+    facts = _written_facts(folder) | facts_of_runs(folder) | given
     record = {"schema": SCHEMA, **{key: facts.get(key, "") for key in FACTS}, "files": contents(folder)}
     write_atomically(folder / NAME, f"{json.dumps(record, indent=1)}\n".encode())
 

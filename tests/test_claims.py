@@ -69,7 +69,7 @@ def accuracy_runs(model="vgg16", epochs=140, train_epochs=140, seeds=3, curve=No
                  "ratio": float("nan") if method == "none" else 0.1, "density": 0.1,
                  "epochs": epochs, "train_epochs": train_epochs, "precision": "float32",
                  "epoch": epoch * train_epochs / 140, "train_accuracy": value, "disturbed": None,
-                 "train_loss": (1 - value) * 3}
+                 "train_loss": (1 - value) * 3, "data_title": "CIFAR-10", "stand_in": False}
                 for epoch, value in points.items()
             ]  # fmt: skip
     return pd.DataFrame(rows)

@@ -72,9 +72,13 @@ def test_a_speed_up_of_a_disturbed_run_is_shown_and_not_counted(tmp_path):
     assert compare.sentence(every) == "3 speed-ups of disturbed runs are not counted."
 
 
-def test_another_batch_is_another_measurement(tmp_path):
+@pytest.mark.parametrize("changed", [{"batch": 8}, {"data": "cifar10"}, {"optimizer": "adamw"}], ids=str)
+def test_another_batch_data_set_or_optimizer_is_another_measurement(tmp_path, changed):
     one, other = compare.read(results(tmp_path / "a")), compare.read(results(tmp_path / "b"))
-    assert compare.join_sets(one, other.assign(batch=8)).empty
+    alike = {"batch": 32, "data": "images", "optimizer": "sgd"}
+    one, other = one.assign(**alike), other.assign(**alike)
+    assert len(compare.join_sets(one, other)) == 3
+    assert compare.join_sets(one, other.assign(**changed)).empty
 
 
 def test_a_sweep_of_rates_is_compared_rate_by_rate(tmp_path):
@@ -83,6 +87,7 @@ def test_a_sweep_of_rates_is_compared_rate_by_rate(tmp_path):
     pd.concat([table, faster]).to_csv(tmp_path / "rates.csv")
     sweep = compare.read(tmp_path / "rates.csv")
     assert len(compare.join_sets(sweep, sweep)) == 2 * 3
+    assert compare.join_sets(sweep, compare.read(tmp_path / "a")).empty
 
 
 def test_what_is_no_set_is_refused_in_one_line(tmp_path, capsys):

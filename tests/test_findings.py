@@ -170,6 +170,11 @@ def test_up_to_which_rate_dlgs_gains():
     (sentence,) = (s for s in said(cell(), rates_timing=timed) if "gains over uncompressed" in s)
     assert "on VGG16 up to 300 Mb/s: 1.33 [" in sentence
     assert not [s for s in said(cell(), rates_timing=timed.assign(batch=1)) if "gains over uncompressed" in s]
+    assert not [s for s in said(cell(), rates_timing=timed.assign(disturbed="other")) if "gains over unc" in s]
+    slow = (timed["rate_mbit"] == 100) & (timed["timed"] == "dlgs")
+    lost = timed.assign(iteration_s=timed["iteration_s"].where(~slow, timed["iteration_s"] * 10))
+    (sentence,) = (s for s in said(cell(), rates_timing=lost) if "gains over uncompressed" in s)
+    assert "on VGG16 over links of 300 Mb/s: 1.33 [" in sentence
     slower = timed[timed["rate_mbit"] < 900]  # no limit was seen
     (sentence,) = (s for s in said(cell(), rates_timing=slower) if "gains over uncompressed" in s)
     assert "on VGG16 up to 300 Mb/s, the fastest that was timed: 1.33 [" in sentence

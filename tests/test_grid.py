@@ -201,6 +201,17 @@ def test_studies_are_every_planner_the_intervals_the_rates_and_the_servers():
     assert {(spec.cluster.workers, spec.topology.servers) for spec in served} == {(3, 1)}
 
 
+@pytest.mark.parametrize("own", ["torch", "compiled"])
+def test_a_variant_with_a_selection_of_its_own_leaves_the_study_of_rates_both_of_its_runs(own):
+    values = read("paper") | {"network": "testbed", "launch": {}, "device": "cpu"}
+    values["variants"] = {"topk": {"selection": own}}
+    kinds = {}
+    for spec in config.load(values, "paper").studies["rates"].values():
+        (kind,) = {m.scheme.options["selection"] for m in spec.members.values() if m.variant == "dlgs"}
+        kinds.setdefault((spec.training.model, spec.cluster.rates_mbit[0]), []).append(kind)
+    assert kinds and all(sorted(found) == ["compiled", "torch"] for found in kinds.values())
+
+
 def test_densities_are_drawn_of_every_sparsifier_with_or_without_timed_runs():
     runs = config.load(read("stall"), "stall").studies["densities"].values()
     assert {spec.kind for spec in runs} == {"accuracy"}

@@ -168,7 +168,7 @@ def test_only_seeds_of_the_longest_training_count_for_the_accuracy():
     """Seed 0 trained for 30 epochs and seed 1 for 2."""
     rows = [("dlgs", 0, 30, 0.92), ("none", 0, 30, 0.93), ("dlgs", 1, 2, 0.45), ("none", 1, 2, 0.60)]
     points = pd.DataFrame(rows, columns=["variant", "seed", "epoch", "train_accuracy"])
-    points = points.assign(model="vgg16", ratio=0.01, step=points["epoch"], run=range(4))
+    points = points.assign(model="vgg16", ratio=0.01, step=points["epoch"], run=range(4), stand_in=False)
     found = ANSWER["accuracy_cost"]({"model": "vgg16", "variant": "dlgs", "ratio": 0.01}, [points])
     assert found["accuracy_cost"] == pytest.approx(-0.01) and found["accuracy_seeds"] == 1
 
@@ -377,6 +377,14 @@ def test_the_papers_claims_are_all_in_the_table(report):
     _, shown = report.table("scripts/claims.py", "claims-kept", planners=[], kept=[str(kept)], methods=[], **tidy)
     assert claims.SHORT not in shown and "kept run: uncompressed divided by DLGS" in shown
     assert "Kept run: an accuracy run" in shown and "c0ffee" in shown
+    named = {"planners": [], "kept": [str(kept)], "methods": []} | tidy
+    table, _ = report.table("scripts/claims.py", "claims-changed", {"changed": ["dlgs"]}, **named)
+    of_kept = table[table["which"].str.startswith("kept run", na=False) & table["value"].notna()]
+    assert len(of_kept) and not of_kept["which"].str.contains("dlgs").any()  # the kept run had other parameters
+    stand_in = pd.read_csv(kept).assign(stand_in=True, data_title="Other data")
+    stand_in.to_csv(kept, index=False)
+    _, shown = report.table("scripts/claims.py", "claims-stand-in", **named)
+    assert "kept run: Other data (stand-in), uncompressed divided by DLGS" in shown
 
 
 @pytest.mark.slow

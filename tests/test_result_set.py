@@ -109,8 +109,11 @@ def test_the_old_name_of_the_option_works_with_a_warning(kept, capsys):
     assert json.loads((kept / "set.json").read_text())["date"] == "2026-11-26"
 
 
-def test_the_facts_of_a_run_of_the_workflow_need_not_be_given(kept):
-    (kept / "set.json").unlink()
+@pytest.mark.parametrize("written", [False, True])
+def test_the_facts_of_a_run_of_the_workflow_need_not_be_given(kept, written):
+    """They also replace the facts of an earlier measurement."""
+    if not written:
+        (kept / "set.json").unlink()
     provenance = {"machine": ["m1", "m2"], "commit": ["8bfe735", "abcdef0+changes"]}
     provenance |= {"first_run": "2026-11-25T18:21:02+00:00", "last_run": "2026-11-25T19:19:47+00:00"}
     (kept / "provenance.json").write_text(json.dumps(provenance))

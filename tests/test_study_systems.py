@@ -133,6 +133,16 @@ def test_a_wide_area_is_told_apart():
     assert not any(row["statement"].startswith(compared) for row in omnireduce(both, TRAINING, LAYERS))
 
 
+def test_halving_doubling_is_judged_by_all_undisturbed_runs_in_any_order():
+    one = sums(s4x4=1.0)
+    speedups = (1.5, 1.4, 1.45, 0.5)
+    runs = [one.assign(speedup=s, disturbed="other work" if s < 1 else None) for s in speedups]
+    for order in (runs, runs[::-1]):
+        rows = list(halving_doubling(pd.concat(order, ignore_index=True)))
+        (row,) = [row for row in rows if row["statement"].startswith("Halving-doubling is faster")]
+        assert (row["n"], row["verdict"]) == (3, HOLDS) and row["value"] == pytest.approx(1.45)
+
+
 def test_messages_and_bytes_are_exact():
     assert verdicts(halving_doubling(sums(s4x4=1.0)), "Halving-doubling sends") == [HOLDS]
     more = sums(s4x4=1.0).assign(messages=6)

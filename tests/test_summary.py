@@ -1,5 +1,7 @@
 """From timed iterations to a row of Table 2."""
 
+import math
+
 import pandas as pd
 import pytest
 
@@ -111,6 +113,21 @@ def test_launches_vary_as_those_of_every_run_of_the_model_do():
         assert table.loc[name, "speedup_low"] == pytest.approx(1 / found.high)
     assert table["launches"].to_dict() == {"a-dlgs": 2, "a-topk": 2, "b-dlgs": 1}
     assert table.loc["b-dlgs", "speedup_low"] == table.loc["b-dlgs", "speedup_high"] == pytest.approx(2)
+
+
+def test_uncompressed_alone_has_the_interval_of_its_launches():
+    """The blocks of a launch are alike, so they would show no difference between launches."""
+    rows = [
+        iterations("none", "step", 1.0, seconds, block) | {"launch": launch, "variant": "none"}
+        for launch, seconds in ((1.0, 0.5), (2.0, 0.6), (3.0, 0.7))
+        for block in range(1, 30)
+    ]
+    (row,) = summarise(timing_table(rows)).to_dict("records")
+    found = relaunched([0.5, 0.6, 0.7], pooled([[[0.5, 0.6, 0.7]]]))
+    assert (row["iteration_s"], row["iteration_s_high"]) == pytest.approx((found.value, found.high))
+    two = pd.DataFrame([one for one in rows if one["launch"] < 3])
+    (row,) = summarise(timing_table(two.to_dict("records"))).to_dict("records")
+    assert math.isnan(row["iteration_s_high"])  # two launches are too few
 
 
 def test_the_bound_is_the_shortest_computation_of_a_model_topology_and_number_of_workers():

@@ -333,7 +333,8 @@ def run_name(spec: RunSpec, name: str) -> str:
     """
     selections = {member.scheme.options.get("selection") for member in spec.members.values()} - {None}
     ratios = dict.fromkeys(f"-{member.ratio:g}" for member in spec.members.values() if member.ratio)
-    name += ("-compiled" if selections == {"compiled"} else "") + "".join(ratios)
+    kinds = {"compiled": "-compiled", "compiled torch": "-mixed"}  # variants can have a selection of their own
+    name += kinds.get(" ".join(sorted(selections)), "") + "".join(ratios)
     return _on_its_network(spec, f"{spec.training.model}-{name}")
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from dlgs_bench import plugins
 from dlgs_bench.report import captions
 from dlgs_bench.report.load_runs import by_block, by_launch, last_points, with_uncompressed
-from dlgs_bench.report.names import Names, at_ratio
+from dlgs_bench.report.names import Names, at_ratio, data_title
 from dlgs_bench.report.summary import SETTING, Quantity, Repeats, in_turns, own_and_dense, speedups
 from dlgs_bench.stats import LEAST_BLOCKS, Estimate, mean_of_seeds, quantile_of_t, repeatable, unpaired
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
@@ -41,6 +41,7 @@ SHORT, NO_TIME = "trained too few epochs", "took no time that a clock could show
 # Seconds. The launches of runs that wait less have medians from 0 to 0.95 ms and vary by more than their mean; the
 # launches of all other runs of the reference set have medians above 1.4 ms.
 LEAST_WAIT_S = 1e-3
+LEAST_SHARE = 0.1  # of the computation: a limit for iterations in which LEAST_WAIT_S would be long
 NO_WAIT = f"did not wait (less than {1e3 * LEAST_WAIT_S:g} ms)"
 TOO_FEW = f"n is below {LEAST_BLOCKS}"
 FEW_LAUNCHES = "too few launches for an interval"
@@ -203,10 +204,12 @@ def least_waiting(run: pd.DataFrame) -> float:
 def least_communication(run: pd.DataFrame) -> pd.Series:
     """A lower bound of uncompressed's communication divided by its computation, by block: the part after backward.
 
-    A part below ``LEAST_WAIT_S`` counts as ``LEAST_WAIT_S``.
+    A part below ``LEAST_WAIT_S`` counts as ``LEAST_WAIT_S``, or as ``LEAST_SHARE`` of the computation if that is less.
     """
     _, dense = own_and_dense(run)
-    return by_block(dense, "communication_s").clip(lower=LEAST_WAIT_S) / computation(dense)
+    seconds = computation(dense)
+    least_s = (LEAST_SHARE * seconds).clip(upper=LEAST_WAIT_S)
+    return by_block(dense, "communication_s").clip(lower=least_s) / seconds
 
 
 def most_communication(run: pd.DataFrame) -> pd.Series:
@@ -794,13 +797,21 @@ def compare_statements(statements: dict, table: Timing | Merging | pd.DataFrame)
     """
     timed = not isinstance(table, pd.DataFrame)
     batches = table.batches if timed else batches_of(table)
+    stand_ins = _stand_ins(table) if isinstance(table, pd.DataFrame) else {}
     rows = []
     for statement, (number, compared) in statements.items():
         for comparison in compared(table):
             own = at_the_papers_batch(comparison, comparison.model, batches) if timed else comparison
+            if own.model in stand_ins:
+                own = replace(own, which=", ".join(filter(None, (stand_ins[own.model], own.which))))
             batch = batches.get(comparison.model, float("nan"))
             rows.append({"statement": statement, "number": number} | asdict(own) | {"batch": batch})
     return rows
+
+
+def _stand_ins(accuracy: pd.DataFrame) -> dict[str, str]:
+    """model -> title of its data, for the models that were trained on a stand-in."""
+    return {row["model"]: data_title(row) for row in accuracy[accuracy["stand_in"]].to_dict("records")}
 
 
 def compare(timing: pd.DataFrame | None, accuracy: pd.DataFrame, planners: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Container
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from dlgs_bench import plugins
@@ -10,7 +11,7 @@ from dlgs_bench.paper import claims
 from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, few
 from dlgs_bench.report import captions, kept
 from dlgs_bench.report.load_runs import last_points
-from dlgs_bench.report.names import Names, Row
+from dlgs_bench.report.names import Names, Row, data_title
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedups, summarise
 from dlgs_bench.report.tables import links_mbit
 from dlgs_bench.stats import Estimate
@@ -73,7 +74,7 @@ def sentences(tables: dict[str, pd.DataFrame], names: Names) -> list[str]:
 
 def with_papers_batch(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of models at the batch of the paper, or of which the paper has no batch."""
-    return table[[not claims.other_batch(row.model, row.batch) for row in table.itertuples()]]
+    return table[np.array([not claims.other_batch(row.model, row.batch) for row in table.itertuples()], dtype=bool)]
 
 
 def compressed(table: pd.DataFrame) -> pd.DataFrame:
@@ -268,7 +269,10 @@ def rates(tables: dict[str, pd.DataFrame], names: Names) -> str:
             last = significant.iloc[-1]
             speedup, settings = factor(last, names)
             fastest = ", the fastest that was timed" if last["rate_mbit"] == rows["rate_mbit"].max() else ""
-            words.append(f"on {names.model(model)} up to {last['rate_mbit']:g} Mb/s{fastest}: {speedup} ({settings})")
+            at = f"up to {last['rate_mbit']:g} Mb/s{fastest}"
+            if len(significant) < (rows["rate_mbit"] <= last["rate_mbit"]).sum():  # no gain over some slower links
+                at = f"over links of {listed([f'{rate:g}' for rate in significant['rate_mbit']])} Mb/s"
+            words.append(f"on {names.model(model)} {at}: {speedup} ({settings})")
         else:
             words.append(f"on {names.model(model)} at no rate from {captions.least_to_most(rows['rate_mbit'])} Mb/s")
     return f"{names.variant('dlgs')} gains over uncompressed {listed(words)}." if words else ""
@@ -289,12 +293,17 @@ def sends_little(tables: dict[str, pd.DataFrame], names: Names) -> str:
         ends = rows.groupby("variant")["test_accuracy"].mean() * 100
         pairs = [f"{names.variant(v)} {ends[v]:.1f} %" for v in claims.PAPERS if v in ends]
         words.append(
-            f"On {names.model(model)} at ratio {ratio:g}, {names.variant('dlgs')} sends little: in the "
+            f"On {trained_model(rows.iloc[0], names)} at ratio {ratio:g}, {names.variant('dlgs')} sends little: in the "
             f"epoch with the lowest density it sent {quotient:.2f} times the requested number of entries. Test "
             f"accuracy at the end of kept runs ({claims.epochs_text(rows)}, means over seeds): {listed(pairs)}. "
             "What it learns, and why: results/reference-long-training/README.md."
         )
     return " ".join(words)
+
+
+def trained_model(row: Row, names: Names) -> str:
+    """The title of a trained model, with its data if they are a stand-in."""
+    return f"{names.model(row['model'])}, {data_title(row)}" if row["stand_in"] else names.model(row["model"])
 
 
 def learnt(tables: dict[str, pd.DataFrame], names: Names) -> str:
@@ -303,7 +312,7 @@ def learnt(tables: dict[str, pd.DataFrame], names: Names) -> str:
     words, short = [], []
     for model in names.models_in(last["model"]):
         rows = last[last["model"] == model]
-        name = names.model(model)
+        name = trained_model(rows.iloc[0], names)
         if captions.too_short(rows.iloc[0]):
             short.append(f"{name} {claims.epochs_text(rows)}")
             continue

@@ -12,7 +12,7 @@ from itertools import product
 import pandas as pd
 
 from dlgs_bench.paper.claims import FAILS, HOLDS, UNKNOWN, few, judge, within
-from dlgs_bench.stats import LEAST_BLOCKS, Estimate, mean_of_seeds, unpaired
+from dlgs_bench.stats import LEAST_BLOCKS, Estimate, mean_of_seeds, repeatable, unpaired
 
 UNTESTED = "cannot be tested here"
 OMNIREDUCE, HYBRID, ALTERNATING = "OmniReduce", "hybrid parallelism", "sparse and dense"
@@ -189,7 +189,13 @@ def halving_doubling(sums: pd.DataFrame) -> Iterator[dict]:
         why = f"{own['messages']:g} messages, ring {ring['messages']:g}; {own['bytes']:g} bytes, ring {ring['bytes']:g}"
         yield counted(statement, f"{steps}", where, own["messages"], holds, why)
         statement = "Halving-doubling is faster than a ring"
-        yield measured(statement, "", where, estimate(own, "speedup"), own["repeats"], own["disturbed"])
+        every = rows[rows["way"] == "halving-doubling"]
+        quiet = every[every["disturbed"].isna()]
+        if len(quiet) < LEAST_BLOCKS:
+            first = (quiet if len(quiet) else every).iloc[0].to_dict()
+            yield measured(statement, "", where, estimate(first, "speedup"), first["repeats"], first["disturbed"])
+        else:  # it was timed again next to each way of OmniReduce
+            yield measured(statement, "", where, repeatable(quiet["speedup"]), len(quiet))
 
 
 def predictions(table: pd.DataFrame) -> dict[str, str]:

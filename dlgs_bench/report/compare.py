@@ -3,11 +3,12 @@
 dlgs-bench compare results/reference results
 
 This module imports no torch. Each argument is a folder with timing.csv, or such a file. Two rows are compared if they
-have the same model, batch, variant, options, topology, workers and latency. The rates of their links may differ: if
-links are slowed in proportion to the machine, the rate follows from the machine's speed. Of two sets, every row is
-shown. Of more sets, each is compared with the first, one row per set.
+have the same model, batch, data, optimizer, variant, options, topology, workers and latency. The rates of their links
+may differ: if links are slowed in proportion to the machine, the rate follows from the machine's speed. Of two sets,
+every row is shown. Of more sets, each is compared with the first, one row per set.
 """
 
+import math
 import sys
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from dlgs_bench.report.summary import summarise
 from dlgs_bench.stats import Estimate
 from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES
 
-SAME = ["model", "batch", "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "latency_ms"]
+TRAINED = ["model", "batch", "data", "optimizer"]
+SAME = [*TRAINED, "variant", "ratio", *OPTIONS, "topology", "collective", "workers", "latency_ms"]
 NEAR = 1.15  # two speed-ups are close if they differ by a smaller factor
 CAPTION = (
     "Speed-ups of all sets. The speed-up of each method against uncompressed, per model, in every set; from top to "
@@ -39,7 +41,7 @@ def read(path: Path) -> pd.DataFrame:
     try:
         table = summarise(pd.read_csv(file))
         table = table.reindex(columns=[*SAME, *VALUES, "machine"])
-        rates = table["rate_mbit"] if table.duplicated(SAME).any() else None  # then it is a sweep of rates
+        rates = table["rate_mbit"] if table.duplicated(SAME).any() else math.nan  # then it is a sweep of rates
     except Exception as error:  # whatever another table or a corrupt one leads to
         reason = " ".join(str(error).split())
         raise ValueError(f"{file}: not a table of timing runs ({reason}); give the timing.csv of a set") from None

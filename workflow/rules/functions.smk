@@ -54,7 +54,7 @@ def unfinished():
 
 def measured(study):
     """Whether all runs of a study are finished. Its tables can exist without them, from another configuration."""
-    runs = CONFIG.studies[study]
+    runs = {name: SPECS[name] for name in CONFIG.studies[study]}  # a run can be one of the paper's
     return bool(runs) and not remaining.unfinished(Path(RUN_FOLDER), runs)
 
 

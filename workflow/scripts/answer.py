@@ -26,7 +26,7 @@ from dlgs_bench.paper.findings import HALF, against_16_bits, best_of
 from dlgs_bench.report import captions, kept, sessions, tables
 from dlgs_bench.report.load_runs import last_points
 from dlgs_bench.report.log import Script, log_errors
-from dlgs_bench.report.names import Names, label, ratio_of
+from dlgs_bench.report.names import Names, data_title, label, ratio_of
 from dlgs_bench.report.summary import SETTING, Repeats, over_all_gather, speedups, summarise
 from dlgs_bench.spec import RunSpec
 from dlgs_bench.stats import Estimate
@@ -41,7 +41,7 @@ BREAK_EVEN = {
     "break_even_low_mbit": GAIN * SPEEDUP_FACTOR,
     "break_even_high_mbit": GAIN / SPEEDUP_FACTOR,
 }
-ACCURACY = ("accuracy_cost", "accuracy_ratio", "accuracy_epochs", "accuracy_seeds", "accuracy_kept")
+ACCURACY = tuple(f"accuracy_{what}" for what in ("cost", "ratio", "epochs", "seeds", "kept", "stand_in"))
 YES, NO, UNDECIDED = "yes", "no", "no significant difference"
 DISTURBED = "not judged: every run was disturbed"
 
@@ -123,6 +123,7 @@ def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
 
     ``tables_of_points``: of this session, and of kept runs. Among trainings of equal length, the ratio of the row
     counts, then the number of seeds, then this session. ``accuracy_kept``: whether it is a kept run.
+    ``accuracy_stand_in``: the title of its data, if they are a stand-in.
     """
     longest = {}
     for place, points in enumerate(tables_of_points):
@@ -137,6 +138,8 @@ def accuracy_cost(row: dict, tables_of_points: list[pd.DataFrame]) -> dict:
                 cost = (both["train_accuracy"] - both["train_accuracy_dense"]).mean()
                 metadata = {"accuracy_cost": cost, "accuracy_ratio": ratio, "accuracy_epochs": epochs}
                 metadata |= {"accuracy_seeds": len(both), "accuracy_kept": bool(place)}
+                first = both.iloc[0]
+                metadata["accuracy_stand_in"] = data_title(first) if first["stand_in"] else ""
                 longest[epochs, ratio == row["ratio"], len(both), -place] = metadata
     return longest[max(longest)] if longest else dict.fromkeys(ACCURACY, math.nan)
 
@@ -181,6 +184,7 @@ def accuracy_words(row: dict) -> str:
         return f"not ranked: one seed, {row['accuracy_epochs']:g} epochs"
     n = f"n = {row['accuracy_seeds']:g}" + (", early in training" if short else "")
     n += ", kept run" if row["accuracy_kept"] else ""
+    n += f", {row['accuracy_stand_in']}" if row["accuracy_stand_in"] else ""
     return f"{100 * row['accuracy_cost']:+.1f} points after {row['accuracy_epochs']:g} epochs{ratio} ({n})"
 
 

@@ -18,11 +18,15 @@ from dlgs_bench.report.names import Names
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     timing, accuracy = (path and pd.read_csv(path) for path in map(snakemake.input.get, ("timing", "accuracy")))
-    long_runs, names = kept.read(snakemake.input.kept), Names.of(snakemake)
-    planned = [rows[rows["model"].isin(names.models)] for rows in kept.read(snakemake.input.planners)]
+    names = Names.of(snakemake)
+    long_runs, of_planners, of_methods = (
+        list(map(names.comparable, kept.read(paths)))
+        for paths in map(snakemake.input.get, ("kept", "planners", "methods"))
+    )
+    planned = [rows[rows["model"].isin(names.models)] for rows in of_planners]
     planners = pd.concat(planned) if planned else None
     # Short runs of all methods count only for the statements about methods that the paper does not train.
-    others = [rows[~rows["variant"].isin(claims.PAPERS)] for rows in kept.read(snakemake.input.methods)]
+    others = [rows[~rows["variant"].isin(claims.PAPERS)] for rows in of_methods]
     compared = claims.with_kept(claims.compare(timing, accuracy, planners), [*long_runs, *others], names.models)
     counts = pd.Series(claims.in_short(compared)).str.partition(":")[0].value_counts()
     tally = ", ".join(f"{verdict}: {n}" for verdict, n in counts.items())

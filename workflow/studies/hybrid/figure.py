@@ -63,8 +63,8 @@ def draw(axes: Axes, rows: pd.DataFrame) -> None:
 def main(snakemake: Script) -> None:
     log_errors(snakemake)
     table = pd.read_csv(snakemake.input.table)
-    for end in ("iteration_s_low", "iteration_s_high"):  # one iteration alone has no spread
-        table[end] = table[end].where(table["repeats"] > 1, table["iteration_s"])
+    for end in ("iteration_s_low", "iteration_s_high"):  # few iterations have no interval
+        table[end] = table[end].fillna(table["iteration_s"])
     models = list(dict.fromkeys(table["title"]))
     most = table.groupby("title").size().max()
     figure, panels = style.panels(len(models), 5.6, 0.9 + 0.27 * most, most=2)

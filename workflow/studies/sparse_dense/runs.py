@@ -10,6 +10,7 @@ from itertools import product
 from dlgs_bench import plugins
 from dlgs_bench.buckets import num_entries
 from dlgs_bench.config import grid, variants
+from dlgs_bench.errors import ConfigError
 from dlgs_bench.spec import RunSpec
 
 METHOD = "sparse_dense"
@@ -26,6 +27,11 @@ def runs(values: dict) -> dict[str, RunSpec]:
     for sparse_steps in [*study["sparse_steps"], NEVER]:
         lengths = {"": affordable(layers, study["ratio"], sparse_steps, study["dense_steps"])}
         lengths |= {EQUAL_STEPS: study["steps"]} if study["steps"] else {}
+        if not lengths[""]:
+            raise ConfigError(
+                f"studies.sparse_dense: the bytes of {study['dense_steps']} dense steps are not enough for one step at "
+                f"ratio {study['ratio']:g}; give more dense_steps or a smaller ratio"
+            )
         rates = {f"-lr{lr:g}": lr for lr in study["lrs"]} or {"": values["models"][model]["lr"]}
         name = f"accuracy/sparse-dense-{model}-{'never' if sparse_steps == NEVER else sparse_steps}"
         for (length, steps), (rate, lr), seed in product(lengths.items(), rates.items(), values["seeds"]):
