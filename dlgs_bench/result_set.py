@@ -116,9 +116,15 @@ def contents(folder: Path) -> dict[str, int | None]:
 
 
 def write_record(folder: Path, given: dict[str, str]) -> None:
-    """Write ``set.json``. A fact that is not ``given`` comes from ``provenance.json`` or else from ``set.json``."""
-    facts = _written_facts(folder) | facts_of_runs(folder) | given
-    record = {"schema": SCHEMA, **{key: facts.get(key, "") for key in FACTS}, "files": contents(folder)}
+    """Write ``set.json``. A fact that is not ``given`` comes from ``set.json`` or from ``provenance.json``.
+
+    If ``provenance.json`` has changed, the runs were made again, so its facts replace those in ``set.json``.
+    """
+    files, (facts, old_files) = contents(folder), _written(folder)
+    of_runs = facts_of_runs(folder)
+    same_runs = old_files.get(PROVENANCE) == files.get(PROVENANCE)
+    facts = (of_runs | facts if same_runs else facts | of_runs) | given
+    record = {"schema": SCHEMA, **{key: facts.get(key, "") for key in FACTS}, "files": files}
     write_atomically(folder / NAME, f"{json.dumps(record, indent=1)}\n".encode())
 
 
@@ -133,12 +139,13 @@ def facts_of_runs(folder: Path) -> dict[str, str]:
         return {}
 
 
-def _written_facts(folder: Path) -> dict[str, str]:
+def _written(folder: Path) -> tuple[dict[str, str], dict[str, int]]:
+    """The facts and the checksums in ``set.json``; empty if they cannot be read."""
     try:
         record = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        return {key: record[key] for key in FACTS if record.get(key)}
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return {}
+        return {key: record[key] for key in FACTS if record.get(key)}, dict(record.get("files") or {})
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}, {}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -120,6 +120,8 @@ def test_the_facts_of_a_run_of_the_workflow_need_not_be_given(kept, written):
     assert check(kept, "--write") == 0
     record = json.loads((kept / "set.json").read_text())
     assert (record["machine"], record["date"], record["commit"]) == ("m1; m2", "2026-11-25", "8bfe735, abcdef0+changes")
+    assert check(kept, "--write", "--machine", "m1 with AVX-512") == check(kept, "--write") == 0  # the same runs
+    assert json.loads((kept / "set.json").read_text())["machine"] == "m1 with AVX-512"
 
 
 def test_a_place_that_cannot_be_written_is_one_line_and_keeps_what_it_holds(kept, capsys):

@@ -2,7 +2,8 @@
 
 Sources: OmniReduce (Fei et al., SIGCOMM 2021), halving-doubling and hybrid parallelism (a patent of Shanghai Ocean
 University), and alternating sparse and dense communication (a patent of Alibaba). Each number is a ratio with its 95 %
-interval of a repeat, from the blocks of one run. If it compares two runs, the interval covers a repeat of both.
+interval of a repeat, from the blocks of one run, or from all runs that measured the same. If it compares two runs, the
+interval covers a repeat of both.
 "Holds": the whole interval is on the statement's side. "Does not hold": it is on the other side. Counts are exact.
 Published ratios: 8 workers over 100 Gb/s. Measured ratios: processes that share a machine and use TCP over
 shaped links."""
