@@ -4,6 +4,7 @@ import copy
 import errno
 import gzip
 import io
+import itertools
 import json
 import math
 import os
@@ -33,7 +34,7 @@ from dlgs_bench.timemodel.timeline import schedule
 pytestmark = pytest.mark.unit
 RECORDED = ROOT / "tests" / "recorded_profile.json"  # 2 ranks of a small convolutional network, Gloo, a shared machine
 STEP_S = 1e-5  # of each message of the synthetic network
-PROCESSOR_S = 1e-4  # processor time of each of its messages, and of 2^30 bytes of an operation's tensor
+PROCESSOR_S = STEP_S / 2  # processor time of each of its messages, and of 2^30 bytes of an operation's tensor
 
 
 def network_rows(workers: int, rate_mbit: float) -> list[dict]:
@@ -165,10 +166,23 @@ def test_on_the_recorded_network_an_operation_takes_what_was_recorded(workers, m
     for row in profile["network"]:
         row["seconds"] += more_ms * 1e-3 * (2 * (workers - 1) if row["operation"] == "all-reduce" else 1)
     job = job_advice.read_job(profile)
-    assert job.latency_ms == (more_ms + 1e3 * STEP_S) // 2
+    assert job.latency_ms == pytest.approx(more_ms / 2)
     found = job_advice.projected(job, job.here)
     for row in profile["network"]:
         assert found[row["operation"]](row["bytes"] / 4) == pytest.approx(row["seconds"], rel=1e-3)
+
+
+def test_a_little_more_time_of_a_message_changes_no_prediction_much():
+    """Whether a millisecond is latency or work decides how it grows with the workers, so it must not flip."""
+    there, found = Network(64, 1e4), []
+    for message_ms in (1.97, 1.99, 2.01, 2.03):
+        profile = profile_of()
+        for row in profile["network"]:
+            row["seconds"] += 1e-3 * message_ms * (2 if row["operation"] == "all-reduce" else 1)
+            row["processor_s"] += 0.4e-3
+        found.append({name: model.iteration_s(there) for name, model in by_name(profile).items()})
+    for one, other in itertools.pairwise(found):
+        assert all(other[name] == pytest.approx(seconds, rel=0.05) for name, seconds in one.items())
 
 
 @pytest.mark.parametrize("mib", [1, 8, 32, 100, 400])
@@ -588,12 +602,22 @@ def test_a_kind_of_job_that_was_not_checked_widens_the_interval_and_says_why(kin
 
 
 @pytest.mark.parametrize(
-    ("recorded_ms", "added_ms", "whole"), [(0.3, 4.9, ""), (5.2, 0, ""), (30, 0, "30"), (4, 3, "7")]
+    ("recorded_ms", "added_ms", "timed", "whole"),
+    [
+        (0.3, 4.7, True, ""),
+        (5.2, 0, True, "5.2"),
+        (4, 3, True, "7"),
+        (0.3, 4.9, False, ""),
+        (5.2, 0, False, ""),
+        (30, 0, False, "30"),
+    ],
 )
-def test_the_latency_of_the_recorded_network_counts(recorded_ms, added_ms, whole):
+def test_the_latency_of_the_recorded_network_counts(recorded_ms, added_ms, timed, whole):
+    """Without the processors' time, whole milliseconds of the recorded latency do."""
     profile, there = profile_of(part_s=0.1), Network(2, 500, added_ms)
     for row in profile["network"]:
         row["seconds"] += 2e-3 * recorded_ms  # a round trip
+        row["processor_s"] = row["processor_s"] if timed else None
     profile["times"]["iteration"]["median_s"] = by_name(profile)["none"].iteration_s(Network(2, 1000))
     _, reasons = job_advice.interval(job_advice.models(profile), there)
     assert reasons == ([f"{whole} ms of latency, where 0 to 5 were checked"] if whole else [])

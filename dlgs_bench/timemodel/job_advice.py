@@ -101,9 +101,9 @@ class Job:
         return [math.prod(shape) for shape in self.shapes]
 
     @property
-    def latency_ms(self) -> int:
+    def latency_ms(self) -> float:
         """The latency of the recorded network."""
-        return _recorded_latency_ms(self.operations)
+        return _recorded_latency_ms(self.operations, self.processors)
 
     def with_latency(self, there: Network) -> Network:
         """The network ``there`` with the latency of the recorded network added."""
@@ -142,9 +142,12 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         rest_s += times["waiting"]  # a single process does not wait: it clips gradients, for example
     rows_of = {name: [row for row in profile["network"] if row["operation"] == name] for name in OPERATION_FIELDS}
     operations = {name: _curve(rows, "seconds") for name, rows in rows_of.items()}
-    segment_ms = _segment_ms(operations, workers) if profile["job"]["backend"] == "gloo" else 0.0
-    operations["all-reduce"] = _without_waits(operations["all-reduce"], segment_ms, workers)
     timed = all(row["processor_s"] is not None for row in profile["network"])
+    processors = {name: _curve(rows if timed else [], "processor_s") for name, rows in rows_of.items()}
+    segment_ms = 0.0
+    if profile["job"]["backend"] == "gloo":
+        segment_ms = _segment_ms(operations, workers, _recorded_latency_ms(operations, processors))
+    operations["all-reduce"] = _without_waits(operations["all-reduce"], segment_ms, workers)
     idle_cores = profile["job"]["idle_cores"]
     job = Job(
         shapes=[row["shape"] for row in rows],
@@ -159,7 +162,7 @@ def read_job(profile: dict, hooked: bool = False) -> Job:
         device=profile["job"]["device"],
         backend=profile["job"]["backend"],
         buffer_words=(profile["job"]["ddp"] or DDP_DEFAULTS)["buffer_bytes"] / FLOAT32_BYTES,
-        processors={name: _curve(rows if timed else [], "processor_s") for name, rows in rows_of.items()},
+        processors=processors,
         # A GPU computes while the host waits for it.
         delays=0.0 if idle_cores is None or profile["job"]["device"] == "cuda" else max(0.0, 1 - idle_cores),
         passes=profile["job"]["passes"],
@@ -205,12 +208,12 @@ def _rising(entries: tuple[float, ...], seconds: np.ndarray) -> Curve:
     return Curve(entries, tuple(np.minimum.accumulate(seconds[::-1])[::-1].tolist()))
 
 
-def _segment_ms(operations: dict[str, Curve], workers: int) -> float:
-    """The latency for which the segments of the recorded sums waited: at most the latency of the recorded network.
+def _segment_ms(operations: dict[str, Curve], workers: int, latency_ms: float) -> float:
+    """The latency for which the segments of the recorded sums waited: at most ``latency_ms`` of the recorded network.
 
     If messages take long without latency, it is less, since sums are not faster on the links than other operations.
     """
-    summed, latency_ms = operations["all-reduce"], float(_recorded_latency_ms(operations))
+    summed = operations["all-reduce"]
     words, seconds = (values[-2:] for values in (summed.entries, summed.seconds))
     waits = np.ptp(_more_waits(np.array(words), workers))
     if not waits:
@@ -671,12 +674,16 @@ def _own_error(job_models: Sequence[JobModel]) -> float:
     return max(own_s / job.recorded_s, job.recorded_s / own_s)
 
 
-def _recorded_latency_ms(operations: dict[str, Curve]) -> int:
-    """The latency of the recorded network in whole milliseconds, which is half the time of the smallest message.
+def _recorded_latency_ms(operations: dict[str, Curve], processors: dict[str, Curve]) -> float:
+    """The latency of the recorded network: half of what the smallest message takes beyond the processors' time.
 
-    The fraction is left out: without latency, a message takes 0.3 to 1.8 ms of processing on the checked machines.
+    It is rounded to 0.01 ms. A profile without processor time has whole milliseconds of half the time of the
+    message, since a message without latency takes 0.3 to 1.8 ms on most of the checked machines.
     """
-    return math.floor(1e3 * operations["message"].seconds[0] / 2)
+    whole_ms, processor_ms = (1e3 * curves["message"].seconds[0] for curves in (operations, processors))
+    if not processor_ms:
+        return float(math.floor(whole_ms / 2))
+    return max(0.0, round(whole_ms / 2 - processor_ms, 2))
 
 
 def _unchecked(job: Job) -> list[str]:
