@@ -60,6 +60,7 @@ class Runs:
         self.numbers = np.random.default_rng(0)
         self.titles = {"variants": {v: VARIANTS[v][0] for v in VARIANTS}, "models": {m: MODELS[m] for m in self.models}}
         self.titles["recipe"] = {"epochs": 80, "lr_steps": [40]}
+        self.titles["kept_recipe"] = {"epochs": 80, "lr_steps": []}
 
     def every(self, kind: str, table: str) -> list[str]:
         """The paths of one table of all runs of a kind."""

@@ -842,6 +842,11 @@ def test_a_model_that_trained_too_briefly_is_shown_with_a_kept_run(report):
     assert set(table["variant"][table["model"] == model]) == VARIANTS.keys() - {"topk"}  # it had other parameters
     assert "this run" in texts["left"] and "this run" not in texts["stayed"]
     assert all("kept long run" in text and "c0ffee" in text for text in texts.values())
+    assert "learning rate falls" not in texts["stayed"]  # the kept run had another recipe
+    recipes = {"recipe": {"epochs": 80, "lr_steps": []}, "kept_recipe": {"epochs": 80, "lr_steps": [40]}}
+    recipes["kept_recipe"]["epochs"] = int(long["epochs"].iloc[0])
+    text = report.figure("scripts/curve.py", "kept-recipe", inputs=Items(tidy=own, kept=[file]), **metadata, **recipes)
+    assert "learning rate falls" in text
     none = report.folder / "none.csv"
     points[points["model"] != model].to_csv(none, index=False)
     files = {ext: report.folder / f"empty.{ext}" for ext in ("svg", "png")}

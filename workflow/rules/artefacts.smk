@@ -28,6 +28,8 @@ TARGETS += expand(
 
 # Long accuracy runs, for models that train too few epochs on this machine.
 KEPT_ACCURACY = kept_files("reference-long-training/**/accuracy.csv")
+with open(f"{workflow.basedir}/config/long_training.yaml", encoding="utf-8") as file:
+    KEPT_MODELS = yaml.safe_load(file)["models"]
 
 
 # What the rules of tables and figures share. They inherit from it; their parameters name the script.
@@ -123,7 +125,10 @@ KEPT_TIMING = (
     ]
     if VALUES["testbed"]["nodes"] == configuration.defaults("testbed", "nodes")
     and OF_SESSIONS.items() <= VALUES.items()
-    and all(nodes_batch(model) == NODES_BATCH.get(model, nodes_batch(model)) for model in VALUES["models"])
+    and all(
+        nodes_batch(model) == NODES_BATCH.get(model, nodes_batch(model))
+        for model in VALUES["models"]
+    )
     else []
 )
 
@@ -211,6 +216,7 @@ use rule artefact as curve with:
     params:
         **figure_params("workflow/scripts/curve.py"),
         recipe=lambda wildcards: recipe(DRAWN[wildcards.figure].model),
+        kept_recipe=lambda wildcards: recipe(DRAWN[wildcards.figure].model, KEPT_MODELS),
     wildcard_constraints:
         figure="|".join(name for name in DRAWN if DRAWN[name].value != "breakdown"),
     log:

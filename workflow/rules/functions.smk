@@ -54,7 +54,8 @@ def unfinished():
 
 def measured(study):
     """Whether all runs of a study are finished. Its tables can exist without them, from another configuration."""
-    runs = {name: SPECS[name] for name in CONFIG.studies[study]}  # a run can be one of the paper's
+    # A run can be one of the paper's, whose spec then counts.
+    runs = {name: SPECS[name] for name in CONFIG.studies[study]}
     return bool(runs) and not remaining.unfinished(Path(RUN_FOLDER), runs)
 
 
@@ -244,9 +245,9 @@ def figure_params(path):
     return script_params(path, caption) | {"model": model, "value": value}
 
 
-def recipe(model):
+def recipe(model, models=VALUES["models"]):
     """The epochs of a model's recipe, and the epochs at which its learning rate falls; empty without the model."""
-    values = VALUES["models"].get(model, {})
+    values = models.get(model, {})
     return {key: values[key] for key in ("epochs", "lr_steps") if key in values}
 
 

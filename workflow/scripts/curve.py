@@ -109,20 +109,21 @@ def main(snakemake: Script) -> None:
     points = pd.read_csv(snakemake.input.tidy)
     tables = kept.read(snakemake.input.kept)
     own, long = kept.instead_of(points, tables, model, set(points["ratio"].dropna()), names)
-    panes = [(rows, where) for rows, where in ((own, "\nthis run"), (long, "\nkept long run")) if len(rows)]
+    recipe, kept_recipe = snakemake.params.recipe, snakemake.params.kept_recipe
+    sources = ((own, "\nthis run", recipe), (long, "\nkept long run", kept_recipe))
+    panes = [source for source in sources if len(source[0])]
     if not panes:
         nothing(model, names, snakemake)
         return
     if long.empty:
-        panes = [(own, "")]
-    differences = [minus_uncompressed(rows, value) for rows, _ in panes]
+        panes = [(own, "", recipe)]
+    differences = [minus_uncompressed(rows, value) for rows, *_ in panes]
     heights = [SIZE[1], LOWER] if any(map(len, differences)) else [SIZE[1]]
     figure, grid = plt.subplots(
         len(heights), len(panes), figsize=(SIZE[0] * len(panes), 0.7 + sum(heights)), height_ratios=heights,
         sharex="col", layout="constrained", squeeze=False,
     )  # fmt: skip
-    recipe = snakemake.params.recipe
-    for column, (rows, where), difference in zip(grid.T, panes, differences, strict=True):
+    for column, (rows, where, recipe), difference in zip(grid.T, panes, differences, strict=True):
         upper(column[0], rows, value, names, recipe, where)
         if len(difference):
             lower(column[1], difference, value, names, recipe)
@@ -132,7 +133,7 @@ def main(snakemake: Script) -> None:
         column[1 if len(difference) else 0].set_xlabel("epoch")
     draw_legends(figure, grid[0])
     notes = []
-    for rows, where in panes:
+    for rows, where, _ in panes:
         note = f"{captions.setting(rows)}; {captions.seeds(rows)}"
         note += "; band: smallest to largest of the seeds" if rows["seed"].nunique() > 1 else ""
         notes.append(f"{where.strip().capitalize()}: {note}" if where else note)

@@ -38,5 +38,6 @@ use rule artefact as language_model_figure with:
         model="transformer_small",
         value="test_perplexity",
         recipe=recipe("transformer_small"),
+        kept_recipe={},
     log:
         f"{RESULTS}/logs/figure-language-model.log",
