@@ -175,11 +175,13 @@ def optimizers_in_turns(comm, engine: str, method: str, options: dict, clears: s
     return found
 
 
-def momentum_in_turns(comm, engine: str, method: str, options: dict, clears: str, view: bool = False) -> list[Tensor]:
+def momentum_in_turns(
+    comm, engine: str, method: str, options: dict, clears: str, view: bool = False, looks: bool = False
+) -> list[Tensor]:
     """The weights after each step, where two layers have an optimizer each.
 
     ``clears``: when the script clears gradients. "zeros": all of them before each pass, in which the other layer has a
-    gradient of zeros.
+    gradient of zeros. ``looks``: the script takes a gradient of the other layer by torch.autograd.grad before the step.
     """
     net, weights = Turns(), []
     optimizers = {name: torch.optim.SGD(layer.parameters(), lr=0.1) for name, layer in net.named_children()}
@@ -192,6 +194,9 @@ def momentum_in_turns(comm, engine: str, method: str, options: dict, clears: str
             optimizers[name].zero_grad(set_to_none=step % 3 == 0)
         inputs, factors = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(10 * step + comm.rank))
         (model(inputs, name, clears == "zeros") * factors).sum().backward()
+        if looks:
+            weight = net.get_submodule("ab".strip(name)).weight
+            torch.autograd.grad(net(inputs, "ab".strip(name)).sum(), weight)
         optimizers[name].step()
         if clears == "after":
             optimizers[name].zero_grad(set_to_none=step % 3 == 0)

@@ -10,8 +10,11 @@ from torch.utils.checkpoint import checkpoint
 
 STEPS, CPU = 4, torch.device("cpu")
 WAYS = {
-    "torch_dist": ("compiled around", "compiled inside", "static graph", "unused", "checkpointed", "reentrant"),
-    "horovod": ("compiled around", "checkpointed", "reentrant"),
+    "torch_dist": (
+        *("compiled around", "compiled inside", "compiled step"),
+        *("static graph", "unused", "checkpointed", "reentrant"),
+    ),
+    "horovod": ("compiled around", "compiled step", "checkpointed", "reentrant"),
 }
 
 
@@ -68,8 +71,37 @@ def weights(net: nn.Module) -> list[Tensor]:
 
 def trained(comm, engine: str, way: str, method: str, options: dict) -> list[Tensor]:
     net, model, optimizer, _hook = made(engine, way, method, options)
+
+    def whole_step(inputs: Tensor) -> None:
+        optimizer.zero_grad()
+        model(inputs).backward()
+        optimizer.step()
+
+    if way == "compiled step":
+        whole_step = torch.compile(whole_step, backend="eager")
     for step in range(STEPS):
-        one_step(model, optimizer, step, comm.rank)
+        whole_step(batch(step, comm.rank))
+    return weights(net)
+
+
+def local_steps_compiled(comm, compiled: bool) -> list[Tensor]:
+    """Weights after local steps, in a training step that torch compiles."""
+    from dlgs_bench.hooks.local_steps import LocalSteps
+
+    net = Blocks()
+    optimizer = sgd(net)
+    with LocalSteps(net, optimizer, "diloco", local_steps=2) as sync:
+
+        def whole_step(inputs: Tensor) -> None:
+            optimizer.zero_grad()
+            net(inputs).backward()
+            optimizer.step()
+            sync.step()
+
+        run = torch.compile(whole_step, backend="eager") if compiled else whole_step
+        for step in range(STEPS):
+            run(batch(step, comm.rank))
+    torch._dynamo.reset()
     return weights(net)
 
 

@@ -1,10 +1,13 @@
 """What a hook holds goes when the hook goes, models with a hook can be copied, and nobody waits without end."""
 
+import collections
+import copy
 import gc
 from collections import OrderedDict
 from datetime import timedelta
 
 import hook_lifecycle as script
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -14,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
+from dlgs_bench.exchange.finite import _copied
 from dlgs_bench.hooks.checkpoints import attach
 from dlgs_bench.hooks.ddp import DDPHook
 from dlgs_bench.hooks.fsdp import FSDPHook
@@ -176,6 +180,37 @@ def test_weight_decay_comes_back_after_a_step_that_failed(one):
     gc.collect()
     assert optimizer.param_groups[0]["weight_decay"] == 0.01
     assert not optimizer._optimizer_step_pre_hooks
+
+
+@pytest.mark.parametrize("method", ["lags", "none"])
+def test_the_state_after_an_interrupted_pass_is_the_state_before_it(one, method):
+    """An emergency checkpoint must not lack what a bucket that was exchanged already has sent."""
+    plain = torch.nn.Sequential(*(torch.nn.Linear(300, 300) for _ in range(3)))
+    model = DistributedDataParallel(plain, bucket_cap_mb=0.01)
+    options = {"ratio": 0.1} if method == "lags" else {}
+    hook = DDPHook(model, torch.optim.SGD(plain.parameters(), lr=0.1), method, **options)
+    for _ in range(3):
+        model(torch.ones(2, 300)).sum().backward()
+    before = copy.deepcopy(hook.state_dict())
+
+    def interrupt(_: torch.Tensor) -> None:
+        raise KeyboardInterrupt
+
+    plain[0].weight.register_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.ones(2, 300)).sum().backward()
+    (step, state), (old_step, old) = (found["rank 0"][1:] for found in (hook.state_dict(), before))
+    assert step == old_step == 3
+    assert str(state) == str(old) and (method == "none" or state["residuals"])
+
+
+def test_a_state_of_other_kinds_is_copied_and_given_back_as_it_was():
+    own = {"counts": collections.defaultdict(list, {1: [2]}), "array": np.arange(3), "queue": collections.deque([1])}
+    kept = _copied(own, {})
+    own["counts"][1].append(3)
+    own["array"][0], own["queue"][0] = 9, 9
+    assert kept["counts"] == {1: [2]} and kept["counts"][5] == []
+    assert kept["array"].tolist() == [0, 1, 2] and list(kept["queue"]) == [1]
 
 
 def test_a_hook_whose_group_is_destroyed_says_so_and_a_new_one_works(one):

@@ -300,6 +300,44 @@ def test_layers_that_are_frozen_or_unfrozen_between_wrapper_and_hook_are_refused
     assert refused(lambda: hooked(model)).startswith(line)
 
 
+@pytest.mark.parametrize("method", ["diloco", "sparseloco"])
+def test_a_layer_that_is_frozen_after_local_steps_were_made_is_named(method):
+    """The outer momentum or the residual would still move it."""
+    model = net()
+    sync = LocalSteps(model, optimizer := sgd(model), method, local_steps=1)
+    for step in range(2):
+        model[0].requires_grad_(step == 0)
+        backward(model)
+        optimizer.step()
+        if step == 0:
+            sync.step()
+    assert ": it was frozen after LocalSteps was made, and " in refused(sync.step)
+    sync.close()
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_a_layer_that_is_frozen_within_an_accumulation_is_named(view):
+    """Its gradient of the pass in no_sync would stay on this worker, and an optimizer would apply it."""
+    layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    model = DistributedDataParallel(layers, find_unused_parameters=True, gradient_as_bucket_view=view)
+    _hook = hooked(model)
+    backward(model)
+    model.zero_grad()
+    with model.no_sync():
+        backward(model)
+    layers[0].requires_grad_(False)
+    assert refused(lambda: backward(model)).startswith("0.weight: it was frozen before its gradient was exchanged")
+
+
+def test_a_part_of_the_model_in_another_dtype_is_refused_if_ddp_finds_unused_parameters():
+    layers = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    model = DistributedDataParallel(layers, find_unused_parameters=True)
+    _hook = hooked(model)
+    layers[0].to(torch.float64)
+    model.module.forward = lambda inputs: layers[1](layers[0](inputs.double()).float())
+    assert "torch.float64 on cpu is not torch.float32 on cpu" in refused(lambda: backward(model))
+
+
 @pytest.mark.parametrize("frozen", [0, 2, 4])
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("setting", ["find_unused_parameters", "static_graph"])

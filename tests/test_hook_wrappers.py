@@ -33,6 +33,16 @@ def test_compiled_checkpointed_and_static_models_train_as_plain_ones(engine, met
 
 
 @pytest.mark.engine
+@pytest.mark.slow
+def test_local_steps_within_a_compiled_step_are_the_same(worlds):
+    run = worlds("torch_dist").run
+    for compiled, plain in zip(
+        run(script.local_steps_compiled, True), run(script.local_steps_compiled, False), strict=True
+    ):
+        assert all(map(torch.allclose, compiled, plain))
+
+
+@pytest.mark.engine
 def test_local_steps_are_the_same_where_torch_checks_every_collective(worlds):
     """DDP itself cannot be constructed in this mode: torch 2.11 crashes on Gloo, without any hook."""
     run = worlds("torch_dist").run

@@ -1,6 +1,8 @@
 """Exchanges of hooks, which survive gradients that are not finite."""
 
 from collections.abc import Generator
+from copy import copy as shallow
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -40,7 +42,7 @@ class FiniteExchange(WorkerExchange):
         super().__init__(
             method, [*groups, (layers, layers)], [*buckets, Bucket(len(buckets), self._flags)], transport, clock
         )
-        self._before: dict[str, Any] = {}
+        self.before: dict[str, Any] = {}  # the method's state before the step
         self._failed: DeferredScalar | None = None
         self.incomplete = False
 
@@ -49,7 +51,7 @@ class FiniteExchange(WorkerExchange):
             self.method.warm_start(bucket, self._workers)
 
     def begin(self, context: StepContext) -> None:
-        self._before = _copied(self.method.state_dict(), self._before)
+        self.before = _copied(self.method.state_dict(), self.before)
         self._flags.fill_(-1)
         self.used.clear()
         super().begin(context)
@@ -93,8 +95,8 @@ class FiniteExchange(WorkerExchange):
         self.incomplete = flag == 0
         if flag <= 0:
             return False
-        self.method.load_state_dict(self._before)
-        self._before = {}  # the method holds these tensors now
+        self.method.load_state_dict(self.before)
+        self.before = {}  # the method holds these tensors now
         return True
 
     def _begin_bucket(self, bucket: Bucket) -> None:
@@ -135,13 +137,15 @@ def _copied(state: Any, into: Any) -> Any:
     def copy(value: Any, buffer: Any) -> Any:
         if isinstance(value, dict):
             buffers = buffer if isinstance(buffer, dict) else {}
-            return {key: copy(part, buffers.get(key)) for key, part in value.items()}
+            same_kind = shallow(value)  # a defaultdict, for example
+            same_kind.update((key, copy(part, buffers.get(key))) for key, part in value.items())
+            return same_kind
         if isinstance(value, list | tuple):
             same_length = isinstance(buffer, list | tuple) and len(buffer) == len(value)
             parts = buffer if same_length else [None] * len(value)
             return type(value)(map(copy, value, parts))
         if not isinstance(value, Tensor):
-            return value
+            return deepcopy(value)
         fits = isinstance(buffer, Tensor) and (buffer.shape, buffer.dtype, buffer.device) == (
             value.shape, value.dtype, value.device,
         )  # fmt: skip

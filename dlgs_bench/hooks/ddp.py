@@ -77,6 +77,7 @@ class DDPHook(Hook):
                 self._handles.append(p.register_hook(note))
             self._handles.append(p.register_post_accumulate_grad_hook(weakly(self._check_pass)))
         self._handles.append(before_forward(model, weakly(self._check_forward)))
+        self.exchange_bucket = weakly(self._hook)  # torch does not compile it
         registered.hook = self
 
     def _hook(self, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -170,7 +171,10 @@ class DDPHook(Hook):
 
     def _note_accumulation(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note whether autograd is about to add a gradient to the aggregate of the pass before."""
-        self._drop_idle(parameter)
+        if parameter in self._idle:
+            if not self._dropped:
+                torch.autograd.Variable._execution_engine.queue_callback(weakly(self._return_dropped))
+            self._drop_idle(parameter)
         if torch._C._current_graph_task_id() != self._checked_pass:  # the first gradient of a pass
             self._follows = self._delivered
         self._adds_to_aggregates = self._follows and is_not_zero(parameter.grad)
@@ -179,8 +183,15 @@ class DDPHook(Hook):
         """ValueError in one line if the pass cannot be exchanged."""
         self._arrived.add(parameter)
         self._applied.discard(parameter)
+        self._dropped.pop(parameter, None)
         if self._adds_to_aggregates:
             raise ValueError(self._accumulates(parameter))
+        if (kind := (parameter.dtype, parameter.device)) != self._kinds[parameter]:
+            now, before = ("{} on {}".format(*one) for one in (kind, self._kinds[parameter]))
+            raise ValueError(
+                f"{self._name_of(parameter)}: {now} is not {before}, as when the model was wrapped, so "
+                "DistributedDataParallel would not exchange its gradient; convert and move the model first"
+            )
         if (number := torch._C._current_graph_task_id()) == self._checked_pass:
             return
         self._checked_pass = number
@@ -188,12 +199,6 @@ class DDPHook(Hook):
             raise ValueError(
                 "backward: create_graph=True is not possible under DistributedDataParallel; take inner gradients by "
                 "torch.autograd.grad, and call backward without it"
-            )
-        if (kind := (parameter.dtype, parameter.device)) != self._kinds[parameter]:
-            now, before = ("{} on {}".format(*one) for one in (kind, self._kinds[parameter]))
-            raise ValueError(
-                f"{self._name_of(parameter)}: {now} is not {before}, as when the model was wrapped, so "
-                "DistributedDataParallel would not exchange its gradient; convert and move the model first"
             )
         self._delivered = False
         if self._ddp() is None or (self._synchronises() and not self._local):
@@ -215,8 +220,14 @@ class DDPHook(Hook):
         applied is replaced by zeros, and so is the gradient of a frozen layer. Methods that apply momentum get zeros in
         any case: what is left is an update of theirs.
         """
-        if parameter in self._arrived and parameter.requires_grad:
-            return True
+        if parameter in self._arrived:
+            if parameter.requires_grad:
+                return True
+            if is_not_zero(parameter.grad):
+                raise ValueError(
+                    f"{self._name_of(parameter)}: it was frozen before its gradient was exchanged, so the gradient "
+                    "would stay on one worker; freeze it after a step of the optimizer"
+                )
         if parameter.grad is not None and _same_memory(parameter.grad, gradient):
             self._left_out[parameter] = parameter.grad.clone()
         applied = parameter in self._applied and not self.method.uncompressed
@@ -334,7 +345,7 @@ class _Registered:
         if self.hook is None or self.hook.closed:
             self.hook = None
             return allreduce_hook(self.group, bucket)
-        return self.hook._hook(bucket)
+        return self.hook.exchange_bucket(bucket)
 
     def __reduce__(self) -> tuple:
         return _Registered, ()

@@ -97,6 +97,8 @@ class Hook:
         self._exchange = kind(self.method, groups, buckets, transport(ALL_GATHER, comm), untimed)
         self._exchanged = {id(parameter) for parameter, _ in self._flat.views}
         self._loaded = self._begun = self._stepped_before = self._has_optimizers = False
+        self._passing = False  # whether a pass has begun to exchange, and not ended
+        self._dropped: dict[Any, Any] = {}  # layer -> the update that a pass has discarded
         self._stepped: weakref.WeakSet[Optimizer] = weakref.WeakSet()  # on parameters of the model
         self._handles += [_watch_steps(self), *filter(None, [self._decay])]
 
@@ -141,11 +143,15 @@ class Hook:
     def state_dict(self) -> dict[str, Any]:
         """All that a resumed run needs of this worker, under a key of its rank: residuals differ between workers.
 
-        Every worker saves its own. Tensors are on the CPU; tensors of a CPU are the method's own, not copies.
+        Every worker saves its own. Tensors are on the CPU; tensors of a CPU are the method's own, not copies. If the
+        last backward pass was interrupted, it is the state before this pass.
         """
         self._restore()
         held = {layer: self._held[p].cpu() for layer, p in enumerate(self._trained()) if p in self._held}
-        return saved_state(self._comm, self._identity, self.step, self.method, held)
+        step, kept = self.step - self._passing, self.method.state_dict()
+        if self._passing and isinstance(self._exchange, FiniteExchange):
+            kept = self._exchange.before
+        return saved_state(self._comm, self._identity, step, kept, held)
 
     def load_state_dict(self, state: dict[str, Any], redistribute: bool = False) -> None:
         """Continue from ``state``, which is copied; ValueError in one line if it is of another method or other buckets.
@@ -188,6 +194,7 @@ class Hook:
         if self._decay is not None:
             self._decays = self._decay.by_parameter()
         self.step += 1
+        self._passing = True
         context = StepContext(self.step, self._comm.rank, self._comm.world_size, rate_of(self._optimizers))
         self._exchange.begin(context)
 
@@ -293,7 +300,15 @@ class Hook:
         """Discard an update that ``_note_idle`` noted, before the next gradient of the layer."""
         if parameter in self._idle:
             self._idle.discard(parameter)
-            parameter.grad = None
+            self._dropped[parameter], parameter.grad = parameter.grad, None
+
+    def _return_dropped(self) -> None:
+        """Return the updates that a pass of torch.autograd.grad has discarded, which leaves no gradients."""
+        for parameter, update in self._dropped.items():
+            if parameter.grad is None:
+                parameter.grad = update
+                self._idle.add(parameter)
+        self._dropped.clear()
 
     def _deliver_held(self, parameter: Tensor, gradient: Tensor) -> None:
         """Add the aggregates of passes in which the layer was frozen or not used to its finite gradient."""
@@ -314,6 +329,7 @@ class Hook:
 
         ``shards``: the ranks that hold the other shards of these gradients.
         """
+        self._passing = False
         if isinstance(self._exchange, FiniteExchange):
             self._exchange.conclude(delivered, shards)
             if not is_async(self._flat.gradients):
@@ -427,7 +443,7 @@ class ParameterHook(Hook):
         refuse_compiled_autograd()
         refuse_inner_backward()
         self._earlier.clear()
-        end = self._end_pass
+        end = torch.compiler.disable(self._end_pass)
         self._ending = weakref.ref(end, partial(_give_back, self._earlier, self._parameters))
         self._at_the_end(end)
         return True
@@ -456,10 +472,12 @@ class ParameterHook(Hook):
             self._ending = lambda: None
             self._arrived.clear()
             self._earlier.clear()
+            self._dropped.clear()
 
     def _end_without_gradients(self) -> None:
         """End a pass whose gradients torch.autograd.grad returned, or in which nothing is exchanged."""
         _give_back(self._earlier, self._parameters, None)
+        self._return_dropped()
 
     def _check_arrival(self, layer: int) -> None:
         """ValueError in one line if the gradient of a layer must not be exchanged."""

@@ -98,6 +98,7 @@ class LocalSteps:
         )
         self._read()
         self._begin()  # stores the shared weights
+        self._counted = weakly(self._count)  # torch does not compile it
         self._handles += [one.register_step_pre_hook(weakly(self._check_start)) for one in self._optimizers]
         self._handles.append(before_forward(model, weakly(self._check_forward)))
         _OPEN.add(self)
@@ -125,6 +126,9 @@ class LocalSteps:
 
     def step(self) -> None:
         """Count a step of the optimizer. If the method acts at this step, exchange or adopt shared weights."""
+        self._counted()
+
+    def _count(self) -> None:
         if not self._finalizer.alive:
             raise ValueError(
                 f"LocalSteps was closed, so {self.name} exchanges nothing; call step within the with block, or make "
@@ -160,8 +164,14 @@ class LocalSteps:
         self._agreed = True
 
     def _refuse_unknown(self) -> None:
-        """ValueError in one line if an optimizer trains a parameter whose changes are not exchanged."""
+        """ValueError in one line if an optimizer trains a parameter whose changes are not exchanged, or if one that is
+        exchanged must not change."""
         names = {id(p): name for name, p in self._model.named_parameters()}
+        if frozen := [p for p, _ in self._pairs if not p.requires_grad]:
+            raise ValueError(
+                f"{names.get(id(frozen[0]), 'a parameter')}: it was frozen after LocalSteps was made, and {self.name} "
+                "would still change it by its momentum or residual; close LocalSteps and make it again"
+            )
         if not self._parameter_ids <= names.keys():
             raise ValueError(
                 f"model: its parameters have been replaced since {self.name} began, as load_state_dict(assign=True) "
@@ -216,7 +226,7 @@ class LocalSteps:
 
         Tensors are on the CPU. If the model is on the CPU, they are the method's own tensors, not copies.
         """
-        state = saved_state(self._comm, self._identity, self.steps, self.method)
+        state = saved_state(self._comm, self._identity, self.steps, self.method.state_dict())
         if self._rounding is None:
             return state
         return {key: (identity, steps, kept | {ROUNDING: self._rounding.cpu()})

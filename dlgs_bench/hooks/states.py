@@ -38,17 +38,17 @@ def _options(method: Method) -> dict[str, Any]:
 
 
 def saved_state(
-    comm: Communicator, identity: dict[str, Any], step: int, method: Method, held: dict[int, Tensor] | None = None
+    comm: Communicator, identity: dict[str, Any], step: int, kept: dict[str, Any], held: dict[int, Tensor] | None = None
 ) -> dict[str, tuple]:
     """{"rank 0": (identity, step, the method's state)}, with the rank of this process among all processes.
 
-    ``held``: layer -> its aggregate that waits for a use of the layer. It is the same on all workers.
+    ``kept``: the method's state. ``held``: layer -> its aggregate that waits for a use of the layer. It is the same on
+    all workers.
 
     torch.distributed.checkpoint keeps one copy of equal keys, so that every worker needs a key of its own. It loads a
     tuple whole; of a dictionary it would load only those tensors that a new hook has already.
     Tensors are on the CPU: a file of tensors on cuda:3 cannot be loaded on a machine with fewer GPUs.
     """
-    kept = method.state_dict()
     if comm.device.type != "cpu":
         kept = _copied(kept, torch.device("cpu"))
     if held:
