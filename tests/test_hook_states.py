@@ -104,7 +104,9 @@ def test_the_declarations_of_a_method_decide_what_becomes_of_its_state():
     def save(comm) -> dict:
         method = Counting(seed=3)
         method.drawn, method.shared[0], method.residuals[0] = 5, torch.ones(2), torch.full((2,), comm.rank + 1.0)
-        return states.saved_state(comm, states.identity_of("counting", method, comm, [2], [(2,)]), 7, method)
+        return states.saved_state(
+            comm, states.identity_of("counting", method, comm, [2], [(2,)]), 7, method.state_dict()
+        )
 
     def load(comm) -> tuple[int, dict]:
         method = Counting(seed=3)
@@ -138,7 +140,9 @@ def test_local_steps_of_fewer_workers_keep_what_was_trained_since_shared_weights
     def save(comm) -> tuple[dict, float]:
         method = make("diloco", **options)
         after = train(comm, method, torch.zeros(1), 1, 18)
-        return states.saved_state(comm, states.identity_of("diloco", method, comm, [1], [(1,)]), 18, method), after[-1]
+        return states.saved_state(
+            comm, states.identity_of("diloco", method, comm, [1], [(1,)]), 18, method.state_dict()
+        ), after[-1]
 
     def load(comm) -> list[float]:
         method = make("diloco", **options)
@@ -164,7 +168,7 @@ def test_the_residuals_of_sums_are_kept_with_another_number_of_workers(name, opt
         method = make(name, **options)
         exchange_steps(comm, method, gradients(comm.rank, 4, (size,)))
         identity = states.identity_of(name, method, comm, [size], [(size,)])
-        return states.saved_state(comm, identity, 4, method), method.sum_errors[0]
+        return states.saved_state(comm, identity, 4, method.state_dict()), method.sum_errors[0]
 
     def load(comm) -> torch.Tensor:
         method = make(name, **options)
