@@ -59,10 +59,14 @@ def batch(step: int, rank: int) -> Tensor:
     return torch.randn(5, 6, generator=generator).requires_grad_()  # reentrant checkpointing wants it
 
 
-def one_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int) -> None:
+def step_on(inputs: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
-    model(batch(step, rank)).backward()
+    model(inputs).backward()
     optimizer.step()
+
+
+def one_step(model: nn.Module, optimizer: torch.optim.Optimizer, step: int, rank: int) -> None:
+    step_on(batch(step, rank), model, optimizer)
 
 
 def weights(net: nn.Module) -> list[Tensor]:
@@ -71,16 +75,9 @@ def weights(net: nn.Module) -> list[Tensor]:
 
 def trained(comm, engine: str, way: str, method: str, options: dict) -> list[Tensor]:
     net, model, optimizer, _hook = made(engine, way, method, options)
-
-    def whole_step(inputs: Tensor) -> None:
-        optimizer.zero_grad()
-        model(inputs).backward()
-        optimizer.step()
-
-    if way == "compiled step":
-        whole_step = torch.compile(whole_step, backend="eager")
+    run = torch.compile(step_on, backend="eager") if way == "compiled step" else step_on
     for step in range(STEPS):
-        whole_step(batch(step, comm.rank))
+        run(batch(step, comm.rank), model, optimizer)
     return weights(net)
 
 
@@ -93,9 +90,7 @@ def local_steps_compiled(comm, compiled: bool) -> list[Tensor]:
     with LocalSteps(net, optimizer, "diloco", local_steps=2) as sync:
 
         def whole_step(inputs: Tensor) -> None:
-            optimizer.zero_grad()
-            net(inputs).backward()
-            optimizer.step()
+            step_on(inputs, net, optimizer)
             sync.step()
 
         run = torch.compile(whole_step, backend="eager") if compiled else whole_step

@@ -1,9 +1,8 @@
 """What a hook holds goes when the hook goes, models with a hook can be copied, and nobody waits without end."""
 
-import collections
 import copy
 import gc
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict, deque
 from datetime import timedelta
 
 import hook_lifecycle as script
@@ -205,7 +204,7 @@ def test_the_state_after_an_interrupted_pass_is_the_state_before_it(one, method)
 
 
 def test_a_state_of_other_kinds_is_copied_and_given_back_as_it_was():
-    own = {"counts": collections.defaultdict(list, {1: [2]}), "array": np.arange(3), "queue": collections.deque([1])}
+    own = {"counts": defaultdict(list, {1: [2]}), "array": np.arange(3), "queue": deque([1])}
     kept = _copied(own, {})
     own["counts"][1].append(3)
     own["array"][0], own["queue"][0] = 9, 9

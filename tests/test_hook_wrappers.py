@@ -1,5 +1,7 @@
 """Hooks where torch wraps the model or its groups: the same weights as in the ordinary way, or one line."""
 
+from collections.abc import Callable
+
 import hook_wrappers as script
 import pytest
 import torch
@@ -15,6 +17,12 @@ METHODS = {"none": {}, "topk": {"ratio": 0.2}, "powersgd": {}}
 def close(ours: list[torch.Tensor], theirs: list[torch.Tensor], where: str) -> None:
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6, msg=where)
+
+
+def alike(worlds, train: Callable, equal: Callable) -> bool:
+    """Whether ``train(comm, True)`` and ``train(comm, False)`` give every rank equal weights."""
+    one, other = (worlds("torch_dist").run(train, way) for way in (True, False))
+    return all(all(map(equal, *weights)) for weights in zip(one, other, strict=True))
 
 
 def train_alike(ranks: list[dict], engine: str, where: str) -> None:
@@ -35,28 +43,18 @@ def test_compiled_checkpointed_and_static_models_train_as_plain_ones(engine, met
 @pytest.mark.engine
 @pytest.mark.slow
 def test_local_steps_within_a_compiled_step_are_the_same(worlds):
-    run = worlds("torch_dist").run
-    for compiled, plain in zip(
-        run(script.local_steps_compiled, True), run(script.local_steps_compiled, False), strict=True
-    ):
-        assert all(map(torch.allclose, compiled, plain))
+    assert alike(worlds, script.local_steps_compiled, torch.allclose)
 
 
 @pytest.mark.engine
 def test_local_steps_are_the_same_where_torch_checks_every_collective(worlds):
     """DDP itself cannot be constructed in this mode: torch 2.11 crashes on Gloo, without any hook."""
-    run = worlds("torch_dist").run
-    for watched, plain in zip(
-        run(script.watched_local_steps, True), run(script.watched_local_steps, False), strict=True
-    ):
-        assert all(map(torch.equal, watched, plain))
+    assert alike(worlds, script.watched_local_steps, torch.equal)
 
 
 @pytest.mark.engine
 def test_a_hook_is_the_same_where_torch_checks_every_collective(worlds):
-    run = worlds("torch_dist").run
-    for watched, plain in zip(run(script.watched_ddp, True), run(script.watched_ddp, False), strict=True):
-        assert all(map(torch.equal, watched, plain))
+    assert alike(worlds, script.watched_ddp, torch.equal)
 
 
 @pytest.mark.engine

@@ -171,13 +171,16 @@ class DDPHook(Hook):
 
     def _note_accumulation(self, parameter: Tensor, gradient: Tensor) -> None:
         """Note whether autograd is about to add a gradient to the aggregate of the pass before."""
-        if parameter in self._idle:
-            if not self._dropped:
-                torch.autograd.Variable._execution_engine.queue_callback(weakly(self._return_dropped))
-            self._drop_idle(parameter)
+        self._drop_idle(parameter)
         if torch._C._current_graph_task_id() != self._checked_pass:  # the first gradient of a pass
             self._follows = self._delivered
         self._adds_to_aggregates = self._follows and is_not_zero(parameter.grad)
+
+    def _drop_idle(self, parameter: Any) -> None:
+        """Let autograd return the discarded updates at the end of the pass."""
+        if parameter in self._idle and not self._dropped:
+            torch.autograd.Variable._execution_engine.queue_callback(weakly(self._return_dropped))
+        super()._drop_idle(parameter)
 
     def _check_pass(self, parameter: Tensor) -> None:
         """ValueError in one line if the pass cannot be exchanged."""

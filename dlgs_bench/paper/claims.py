@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 
 from dlgs_bench import plugins
+from dlgs_bench.paper import PAPERS_BATCH
 from dlgs_bench.report import captions
 from dlgs_bench.report.load_runs import by_block, by_launch, last_points, with_uncompressed
 from dlgs_bench.report.names import Names, at_ratio, data_title
@@ -26,7 +27,6 @@ HOLDS, FAILS, UNKNOWN = "holds", "does not hold", "cannot be told here"
 PAPERS = ("none", "topk", "lags", "dlgs")  # the paper's methods; its statements do not concern other variants
 LITTLE = 1.1  # we read "gains little" as a speed-up below this factor
 PAPERS_SPEEDUP, PAPERS_RATIO = 1.99, 0.01
-PAPERS_BATCH = {"resnet20": 32, "vgg16": 32, "resnet50": 64}  # samples per worker and step
 CLOSE = 1.0  # we read "very close" accuracies as one percentage point
 CLOSE_LOSS = 1.05  # we read "very close" losses as a quotient below this factor
 NEAR_START, START = 2.0, 1.0  # we read "differ little" at the start as two percentage points, after one epoch

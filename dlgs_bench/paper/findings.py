@@ -3,7 +3,6 @@
 from collections.abc import Callable, Container
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from dlgs_bench import plugins
@@ -74,7 +73,7 @@ def sentences(tables: dict[str, pd.DataFrame], names: Names) -> list[str]:
 
 def with_papers_batch(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of models at the batch of the paper, or of which the paper has no batch."""
-    return table[np.array([not claims.other_batch(row.model, row.batch) for row in table.itertuples()], dtype=bool)]
+    return table.loc[[not claims.other_batch(row.model, row.batch) for row in table.itertuples()]]
 
 
 def compressed(table: pd.DataFrame) -> pd.DataFrame:

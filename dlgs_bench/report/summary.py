@@ -12,8 +12,8 @@ Quantity = Callable[[pd.DataFrame], pd.Series]  # the iterations of one run -> v
 
 SETTING = ["model", "topology", "workers"]  # runs with equal values vary equally between launches
 
-# The parts of an iteration: means over the workers (see ``dlgs_bench.training.rows.over_workers``).
 OLD = {"optimizer": "sgd"}  # the values of columns that old tables do not have
+# The parts of an iteration: means over the workers (see ``dlgs_bench.training.rows.over_workers``).
 MEASURED = ["forward_s", "backward_s", "sparsify_s", "waiting_s", "communication_s", "optimizer_s", "other_s"]
 
 
@@ -36,19 +36,19 @@ class Repeats:
     """Estimates from timing runs, with the interval of a repeat.
 
     The interval comes from the spread between launches. A run has too few launches to estimate it, so the spread is
-    pooled over all runs of methods on the same model and topology, or of uncompressed if there is no method. If every
-    run has a single launch, the interval comes from its blocks. Two schemes that took turns in the same launches are
-    compared block by block.
+    pooled over all runs of methods on the same model and topology. Without methods, the runs of uncompressed count. If
+    every run has a single launch, the interval comes from its blocks. Two schemes that took turns in the same launches
+    are compared block by block.
     """
 
     def __init__(self, timing: pd.DataFrame) -> None:
         compressed = timing["variant"] != "none"
         alone = ~compressed.groupby([timing[key] for key in SETTING]).transform("any")
-        methods = timing[compressed | alone]
+        counted = timing[compressed | alone]
         launched = "timed_in" if "timed_in" in timing else "run"  # schemes that took turns share their launches
         self._alike = {
             setting: [[run for _, run in own.groupby("run")] for _, own in rows.groupby(launched)]
-            for setting, rows in methods.groupby(SETTING)
+            for setting, rows in counted.groupby(SETTING)
         }
         self._spreads: dict[tuple, Spread | None] = {}
         self._values: dict[tuple[str, Quantity], pd.Series] = {}

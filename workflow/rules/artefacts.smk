@@ -113,10 +113,10 @@ use rule table1 as so_far with:
 
 
 # Sessions of other days and machines, over which Table 2 shows the range of the speed-ups. Their links keep the ratio of
-# computation to communication of the default nodes. Tidy tables have no columns for these settings of theirs.
+# computation to communication of the default nodes at the paper's batch. Tidy tables have no columns for these settings
+# of theirs.
 OF_SESSIONS = {"threads": 1, "wire": "indices", "bucket_bytes": 2**23}
 OF_SESSIONS |= {"planner": "paper", "plan_cost": "amortised"}
-NODES_BATCH = {"resnet20": 32, "vgg16": 32, "resnet50": 64}
 KEPT_TIMING = (
     [
         *kept_files("reference-again/*timing.csv*"),
@@ -126,7 +126,7 @@ KEPT_TIMING = (
     if VALUES["testbed"]["nodes"] == configuration.defaults("testbed", "nodes")
     and OF_SESSIONS.items() <= VALUES.items()
     and all(
-        nodes_batch(model) == NODES_BATCH.get(model, nodes_batch(model))
+        PAPERS_BATCH.get(model) in (None, nodes_batch(model))
         for model in VALUES["models"]
     )
     else []

@@ -27,6 +27,7 @@ from dlgs_bench.config import load as configuration
 from dlgs_bench.data.fetch import DataError, cifar10, imagenet100
 from dlgs_bench.errors import meant
 from dlgs_bench.launch import lock, progress, remaining
+from dlgs_bench.paper import PAPERS_BATCH
 from dlgs_bench.buckets import FIXED
 
 

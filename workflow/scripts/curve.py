@@ -109,14 +109,12 @@ def main(snakemake: Script) -> None:
     points = pd.read_csv(snakemake.input.tidy)
     tables = kept.read(snakemake.input.kept)
     own, long = kept.instead_of(points, tables, model, set(points["ratio"].dropna()), names)
-    recipe, kept_recipe = snakemake.params.recipe, snakemake.params.kept_recipe
-    sources = ((own, "\nthis run", recipe), (long, "\nkept long run", kept_recipe))
-    panes = [source for source in sources if len(source[0])]
+    params = snakemake.params
+    panes = [(own, "\nthis run" if len(long) else "", params.recipe), (long, "\nkept long run", params.kept_recipe)]
+    panes = [pane for pane in panes if len(pane[0])]
     if not panes:
         nothing(model, names, snakemake)
         return
-    if long.empty:
-        panes = [(own, "", recipe)]
     differences = [minus_uncompressed(rows, value) for rows, *_ in panes]
     heights = [SIZE[1], LOWER] if any(map(len, differences)) else [SIZE[1]]
     figure, grid = plt.subplots(
