@@ -435,7 +435,7 @@ def test_a_breakdown_has_a_bar_for_each_run_and_marks_a_disturbed_one_as_the_tab
     _, shown = report.table("scripts/table2.py", "marked-table", timing=marked)
     assert shown.count(words) == 1
     text = report.figure("scripts/breakdown.py", "breakdown", Items(tidy=marked), model=model)
-    assert text.count("disturbed") == 1
+    assert text.count("disturbed") == 2 and "; disturbed: by other work" in text.replace("\n", " ")  # and the note
     assert "Top-K, ratio 0.01" in text and text.count(" ms ") == len(re.findall(r"×\d", text)) == 2 * (4 + 2 * 5)
     assert "all-gather, 2 workers" in text and "server, weights, 2 workers" in text  # a panel each
     assert "DLGS, s = 32, ratio 0.1" in text

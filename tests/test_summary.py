@@ -5,7 +5,7 @@ import math
 import pandas as pd
 import pytest
 
-from dlgs_bench.report import tables
+from dlgs_bench.report import captions, tables
 from dlgs_bench.report.load_runs import ABOUT, amortise, over_launches
 from dlgs_bench.report.summary import MEASURED, over_all_gather, summarise
 from dlgs_bench.stats import pooled, relaunched
@@ -70,6 +70,14 @@ def test_links_that_follow_the_machine_have_the_factors_of_the_blocks():
     row = summarise(slow.assign(rate_mbit=200.0)).iloc[0]
     assert row[["links_low", "links_high"]].tolist() == pytest.approx([0.8, 1.25])
     assert row["links_mbit"] == 205 and tables.links_mbit(row) == "205"  # the middle of 160 and 250
+    one = pd.DataFrame([row])
+    assert "; set again for each block, to 160 to 250 Mb/s, as" in captions.followed(one)
+    assert "; set again for each block, to 0.80 to 1.25 times the rate, as" in captions.followed(
+        pd.concat([one, one.assign(rate_mbit=90.0)])
+    )
+    fast = one.assign(rate_mbit=1660.0, links_low=0.97, links_high=0.97)
+    assert "; set again for each block, to 1610 Mb/s, as" in captions.followed(fast)
+    assert captions.followed(one.assign(links_low=1.0, links_high=1.001)) == ""
     stated = summarise(timing_table(rows).assign(rate_mbit=1234.5)).iloc[0]
     assert stated[["links_low", "links_high"]].isna().all() and tables.links_mbit(stated) == "1234.5"
     assert tables.links_mbit(summarise(timing_table(rows).assign(rate_mbit=float("nan"))).iloc[0]) == ""

@@ -73,13 +73,21 @@ def network(rows: pd.DataFrame) -> str:
 
 
 def followed(rows: pd.DataFrame) -> str:
-    """By which factors links in proportion were set to other rates during the runs; empty if they were not."""
+    """How links in proportion were set again during the runs: to rates, or by factors if the rows have several rates.
+
+    It is empty if they were not.
+    """
     if "links_low" not in rows or rows["links_low"].isna().all():
         return ""
-    shown = least_to_most(pd.concat([rows["links_low"], rows["links_high"]]), 2)
-    if shown == "1.00":
+    factors = pd.concat([rows["links_low"], rows["links_high"]])
+    shown = f"{least_to_most(factors, 2)} times the rate"
+    if shown == "1.00 times the rate":
         return ""
-    return f"; set again for each block, to {shown} times the rate, as the machine's speed changed"
+    if rows["rate_mbit"].nunique() == 1:
+        rates = rows["rate_mbit"].iloc[0] * factors
+        extremes = (float(f"{mbit:.3g}") for mbit in (rates.min(), rates.max()))
+        shown = f"{' to '.join(dict.fromkeys(f'{mbit:g}' for mbit in extremes))} Mb/s"
+    return f"; set again for each block, to {shown}, as the machine's speed changed"
 
 
 def latency(rows: pd.DataFrame) -> str:

@@ -93,6 +93,8 @@ def main(snakemake: Script) -> None:
         f"{captions.repeat(table)}; dotted: uncompressed in the same run; "
         f"{style.TIMES}: the speed-up against it; dashed: the shortest forward and backward pass"
     )
+    if table["disturbed"].notna().any():
+        note = f"{note}; disturbed: by other work or a change of the machine's speed"
     style.save(figure, note, snakemake)
 
 
