@@ -398,11 +398,11 @@ def _unknown(described: dict, job_models: Sequence[JobModel], there: Network) ->
     facts = [
         "how intervals were checked: an earlier version of the time model predicted 50 speed-ups from calibrations on "
         f"CPUs; 9 of 10 were within a factor of {SPEEDUP_FACTOR}. In newer checks, 9 of 10 were within a factor of "
-        "1.13 to 1.21. In a check of profiles (6 jobs with 2 workers on one CPU machine, n = 3 to 16 blocks), "
+        "1.12 to 1.20. In a check of profiles (6 jobs with 2 workers on one CPU machine, n = 3 to 16 blocks), "
         "iterations differed by 3 % in the median and by 18 % at most. The first choice was within 5 % of the fastest "
         "method in 22 of 24 cases. In an earlier check on a slower machine (n = 1 to 5 blocks), "
         "iterations differed by 6 % in the median and by 53 % at most, and the first choice was within 5 % of the "
-        "fastest method in 16 of 24 cases",
+        "fastest method in 15 of 24 cases",
         "methods: these checks had six. In a check of all methods (ResNet-20, 2 to 4 workers on one machine), 174 of "
         "198 gains were within a factor of 1.34. Methods that make two exchanges for many layers gained 1.4 to 1.9 "
         "times less than predicted, and methods with a constant threshold up to 2.8 times more",

@@ -220,6 +220,21 @@ def test_texts_have_the_errors_of_the_kept_cases(file, kept_set):
 
 
 @pytest.mark.unit
+def test_texts_have_the_factor_within_which_gains_of_the_kept_cases_were_right():
+    factors = []
+    for kept_set in ("reference-profiles", "reference-profiles-avx2"):
+        errors = profiles.not_given(pd.read_csv(ROOT / "results" / kept_set / "profiles.csv"))["gain_error"].dropna()
+        factors.append(np.exp(np.log1p(errors).abs().quantile(0.9)))
+    low, high = (f"{factor:.2f}" for factor in factors)
+    for file, words in {
+        "dlgs_bench/advise.py": f"within a factor of {low} to {high}.",
+        "dlgs_bench/timemodel/checked_range.py": f"need {low} to {high},",
+        "docs/own-network.md": f"{low} and {high} for profiles",
+    }.items():
+        assert words in re.sub(r'[\s"#]+', " ", (ROOT / file).read_text()), file
+
+
+@pytest.mark.unit
 def test_the_page_of_advice_has_the_errors_of_the_checked_cases():
     """Targets and verdicts, and the errors by method and by network: first of ResNet-20, then of VGG16."""
     checked = pd.read_csv(ROOT / "workflow/studies/advise/checked.csv")

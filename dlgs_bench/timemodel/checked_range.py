@@ -7,10 +7,10 @@ The cases are in ``workflow/studies/advise/checked.csv``; the cases of ``TIED`` 
 from dlgs_bench.timemodel.links import Network
 
 # The factor of intervals. Within it, 9 of 10 speed-ups that an earlier time model predicted were right (2026-11-23, n =
-# 50). Newer checks need 1.13 to 1.21, on two machines without a GPU. The wider one is kept, for other hardware.
+# 50). Newer checks need 1.12 to 1.20, on two machines without a GPU. The wider one is kept, for other hardware.
 SPEEDUP_FACTOR = 1.34
 # Factor within which 9 of 10 predicted ratios of two methods of one job were right, on the worse of two machines: 1.17
-# with AVX2, 1.11 with AVX-512, n = 120 each.
+# with AVX2, 1.12 with AVX-512, n = 120 each.
 TIED = 1.17
 CHECKED = {
     "workers": (2, 4),
