@@ -22,13 +22,15 @@ for study in studies.names():
 
     include: f"workflow/studies/{study}/{study}.smk"
 
+    TARGETS_OF[study] = STUDY_TARGETS[FIRST:]
+
     if study not in [one.name for one in workflow.rules]:
 
         rule:
             name:
                 study
             input:
-                STUDY_TARGETS[FIRST:],
+                TARGETS_OF[study],
 
 
 check_report()

@@ -19,6 +19,7 @@ from dlgs_bench.spec import MODULES, RunSpec
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "dlgs_bench"
 SPEC = PACKAGE / "spec.py"
+CODE = ("dlgs_bench", "methods", "models", "workflow", "bench", "Snakefile")
 READING = threading.Lock()
 
 
@@ -107,7 +108,7 @@ def docstring(path: str) -> str:
 def commit() -> str:
     """The commit of this project; "unknown" without git or its history.
 
-    "+changes" is added if files differ from the commit. Results and figures do not count: no run depends on them.
+    "+changes" is added if files of ``CODE`` differ from the commit. No run depends on other files.
     """
 
     def git(*arguments: str) -> str:
@@ -117,7 +118,7 @@ def commit() -> str:
             return ""
 
     name = abbreviated(git("rev-parse", "--verify", "HEAD"), len(git("rev-parse", "--short", "HEAD"))) or "unknown"
-    return name + ("+changes" if git("status", "--porcelain", "--", ".", ":!results", ":!figures") else "")
+    return name + ("+changes" if git("status", "--porcelain", "--", *CODE) else "")
 
 
 def abbreviated(digits: str, least: int) -> str:

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -172,7 +173,8 @@ def every_step(monkeypatch):
 
 @unit
 def test_the_two_newest_are_kept_and_the_newest_that_is_sound_is_taken(every_step, tmp_path, capsys):
-    whole = train(tmp_path, 6, run="other")
+    whole = train(tmp_path / "other", 6)
+    tmp_path = tmp_path / "own"
     train(tmp_path, 4)
     assert {path.name for path in tmp_path.iterdir()} == {"3", "4"}
     damaged = tmp_path / "4" / "rank1"
@@ -205,10 +207,14 @@ def test_a_run_that_goes_on_on_another_machine_says_so_and_names_both(every_step
 
 
 @unit
-def test_a_checkpoint_of_another_run_is_left_alone(every_step, tmp_path):
-    train(tmp_path, 3, run="other")
-    assert [begun for _, begun in train(tmp_path, 2)] == [0, 0]  # saves its own in its place
-    assert [begun for _, begun in train(tmp_path, 2)] == [2, 2]
+def test_a_checkpoint_of_another_run_is_named_and_left_alone(every_step, tmp_path, capsys):
+    train(tmp_path, 8, run="other")
+    assert [begun for _, begun in train(tmp_path, 4)] == [0, 0]
+    assert re.fullmatch(r"begins again: the checkpoint of step 8 is of other code, .*\n", capsys.readouterr().err)
+    assert {path.name for path in tmp_path.iterdir()} == {"3", "4", "7", "8"}
+    assert [begun for _, begun in train(tmp_path, 5)] == [4, 4]
+    assert capsys.readouterr().err == "goes on after step 4\n"
+    assert [begun for _, begun in train(tmp_path, 9, run="other")] == [8, 8]  # the first one can still go on
 
 
 @unit

@@ -80,7 +80,9 @@ def test_no_table_reads_a_commit_as_a_number(digits):
     assert pd.read_csv(StringIO(f"commit\n{name}\n"))["commit"].tolist() == [name]
 
 
-@pytest.mark.parametrize("path, changes", [("results/new.csv", ""), ("figures/new.svg", ""), ("new.py", "+changes")])
+@pytest.mark.parametrize(
+    "path, changes", [("results/new.csv", ""), ("out/new.svg", ""), ("methods/new.py", "+changes")]
+)
 def test_only_files_on_which_runs_depend_are_changes(tmp_path, monkeypatch, path, changes):
     monkeypatch.setattr(fingerprint, "ROOT", tmp_path)
     git = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b")
@@ -91,7 +93,7 @@ def test_only_files_on_which_runs_depend_are_changes(tmp_path, monkeypatch, path
     assert "".join(fingerprint.commit().partition("+")[1:]) == changes
 
 
-def test_the_report_of_no_configuration_is_a_change():
+def test_git_ignores_the_report_of_every_configuration():
     of_all = [read(path.stem) for path in (ROOT / "config").glob("*.yaml")]
     reports = {values["output"]["report"] for values in of_all if "report" in values.get("output", {})}
     ignored = subprocess.run(["git", "check-ignore", *reports], cwd=ROOT, capture_output=True, text=True)

@@ -214,6 +214,27 @@ def test_what_cannot_be_copied_is_refused_and_leaves_what_was_there(imagenet, tm
         fetch.copy(tmp_path / "images", target, threads=2)
 
 
+def test_an_archive_that_is_being_unpacked_is_refused(imagenet, tmp_path):
+    shutil.copytree(imagenet / "images", tmp_path / "images")
+    first = fetch.CLASSES[0]
+    shutil.copy(tmp_path / "images" / "val" / first / "0.JPEG", tmp_path / "images" / "val" / first / "9.JPEG")
+    said = rf"val: n\d+ has fewer images \(1\) than {first} \(2\), .*; unpack the archive to its end, then run again$"
+    with pytest.raises(DataError, match=said):
+        fetch.copy(tmp_path / "images", tmp_path / "imagenet100", threads=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["images"]
+
+
+def test_two_processes_do_not_make_the_same_copy(imagenet, tmp_path):
+    target = tmp_path / "imagenet100"
+    with fetch._own(tmp_path / "imagenet100.partial") as partly:
+        (partly / "train.npy").touch()
+        with pytest.raises(DataError, match=r"imagenet100.partial: another process is making this copy; wait for it"):
+            fetch.copy(imagenet / "images", target, threads=2)
+        assert (partly / "train.npy").exists()
+    fetch.copy(imagenet / "images", target, threads=2)
+    fetch.verify(target)
+
+
 def test_a_disk_without_room_is_named_before_an_image_is_decoded(imagenet, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")

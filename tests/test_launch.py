@@ -233,10 +233,11 @@ def test_a_disturbed_launch_is_repeated(measure, capsys):
 
 
 @pytest.mark.unit
-def test_a_run_that_stays_disturbed_is_marked(measure):
+def test_a_run_that_stays_disturbed_is_marked_and_says_so(measure, capsys):
     table, disturbed, launches = measure("1,1", "1,2", "1,2", "1,2", "1,1")
     assert table == "launch,block,slowdown,forward_s\n1,1,1,1\n2,1,1,2\n" and launches == 4
     assert disturbed == "a forward pass took 2.00 times the expected time"
+    assert capsys.readouterr().err.count(f"{disturbed}: kept, and marked as disturbed") == 1
 
 
 @pytest.mark.unit

@@ -111,7 +111,11 @@ def test_a_method_is_one_file(made):
     assert len([line for line in source.splitlines() if line.strip()]) <= 20
     (made / "methods" / "roundrobin.py").write_text(source)
     assert "Nothing to be done" in run(made, *TINY)
+    for ending in ("csv", "html"):  # of a study whose runs this configuration has not made
+        shutil.copy(made / "results" / "tiny" / f"table2.{ending}", made / "results" / "tiny" / f"methods.{ending}")
     run(made, *TINY, "methods=[none, topk, roundrobin]")
+    page = (made / "results" / "tiny" / "report.html").read_text()
+    assert 'id="table2"' in page and 'id="methods"' not in page
     for n in (1, 2):
         assert "roundrobin" in (made / "results" / "tiny" / f"table{n}.md").read_text()
 

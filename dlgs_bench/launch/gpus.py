@@ -13,7 +13,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 
-from dlgs_bench.launch.lock import locked
+from dlgs_bench.file_lock import locked
 from dlgs_bench.launch.nodes import Refused
 from dlgs_bench.spec import LaunchSettings, RunSpec
 

@@ -19,10 +19,10 @@ import psutil
 from dlgs_bench import checksums
 from dlgs_bench.atomic_file import wait_for_disk, write_atomically
 from dlgs_bench.engines import ENGINES
+from dlgs_bench.file_lock import locked
 from dlgs_bench.launch import gpus, processes, progress, supervise
 from dlgs_bench.launch.disturbance import OtherWork, why_disturbed
 from dlgs_bench.launch.liveness import HEARTBEAT_INTERVAL_S, Heartbeat, Ranks
-from dlgs_bench.launch.lock import locked
 from dlgs_bench.launch.nodes import Refused
 from dlgs_bench.launch.processes import SAVE_GRACE_S
 from dlgs_bench.spec import LaunchSettings, RunSpec
@@ -134,6 +134,8 @@ def _launch(
                     say(f"{trouble}: measured once more")
                     shutil.rmtree(part)
                 else:
+                    if trouble:
+                        say(f"{trouble}: kept, and marked as disturbed")
                     launches.append((part, trouble))
         with _too_late_to_stop():
             publish_results(launches, folder, say.spent_s(), len(launches) + retries)

@@ -1,36 +1,17 @@
-"""The kernel's lock on a file, and the removal of Snakemake's lock if its workflow is gone. No torch."""
+"""The removal of Snakemake's lock if its workflow is gone. No torch."""
 
-import errno
-import fcntl
 import json
 import os
 import shutil
 import socket
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 from dlgs_bench.testbed.namespaces import NUMBERS, start_time
 
 LOCKS = Path(".snakemake", "locks")
 HOLDERS = Path(".snakemake", "holders")  # a file for each workflow: several can run here if their files differ
 START = Path("/proc/sys/kernel/random/boot_id")  # differs after each start of the machine
-
-
-def locked(file: IO) -> bool:
-    """Try to take the kernel's lock on an open file; return False if another process holds it.
-
-    The lock is released when the file is closed or the process ends. If the file system does not support locks, return
-    True, since no other process can be detected.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
-            raise
-    return True
 
 
 def hold() -> None:

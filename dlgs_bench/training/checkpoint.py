@@ -47,6 +47,7 @@ class Checkpoints:
         self._run, self._say = run, say
         self.machines: list[str] = []
         self._kept: list[int] = []  # rank 0: the steps of the checkpoints that it keeps, the newest first
+        self._foreign: set[int] = set()  # the steps of checkpoints of another run, which stay until this run ends
         self._stop = threading.Event()
         self.cost = {"saved": 0, "seconds": 0.0, "bytes": 0}
         self._interval = self._remaining = 1  # steps between two polls of all ranks, and until the next poll
@@ -77,6 +78,11 @@ class Checkpoints:
                         self._say(f"the machine was {last}, and is {here}: it may compute other bits")
                 return
             steps = steps[1:]
+        if session.comm.rank == 0 and self._foreign:
+            self._say(
+                f"begins again: the checkpoint of step {max(self._foreign)} is of other code, other values or another "
+                "torch or Python; it stays until this run ends, so what made it can go on from there"
+            )
 
     def save_if_due(self, session: Session) -> None:
         """Save if a checkpoint is due or a rank was asked to stop. In the second case raise ``Stopped`` afterwards.
@@ -127,8 +133,9 @@ class Checkpoints:
             shutil.rmtree(self._folder / str(step), ignore_errors=True)
             return
         self._kept = [step, *self._kept][:KEPT]
+        self._foreign.discard(step)
         for other in self._saved_steps():
-            if other not in self._kept:
+            if other not in self._kept and other not in self._foreign:
                 shutil.rmtree(self._folder / str(other), ignore_errors=True)
 
     def _saved_steps(self) -> list[int]:
@@ -148,6 +155,7 @@ class Checkpoints:
             self._say(f"the checkpoint of step {step} is damaged, rank {rank}")
             return None
         if run != self._run.encode():
+            self._foreign.add(step)
             return None
         return torch.load(io.BytesIO(content), map_location=_to_own_gpu, weights_only=True)
 

@@ -138,8 +138,8 @@ NUMBERS = {
 DRAWN = figures.of_models(
     VALUES["models"], NUMBERS, timed=bool(VALUES["timing"]["ratios"])
 )
-# The targets of the rules "all" and "studies". Studies add their targets.
-TARGETS, STUDY_TARGETS = [], []
+# The targets of the rules "all" and "studies", and the latter by study. Studies add their targets.
+TARGETS, STUDY_TARGETS, TARGETS_OF = [], [], {}
 
 
 def kept_files(pattern):
@@ -192,7 +192,8 @@ def check_targets():
 def make_report():
     """Write one page with all existing tables and figures; the end of a sentence that names it.
 
-    It returns an empty string if the runs are not collected yet.
+    Studies whose runs are not finished are left out: their files are of another configuration, or old. It returns an
+    empty string if the runs are not collected yet.
     """
     if not Path(f"{RESULTS}/provenance.json").exists():
         return ""
@@ -201,7 +202,10 @@ def make_report():
     from dlgs_bench.report import page
     from dlgs_bench.report.names import Names
 
-    files = list(dict.fromkeys([*TARGETS, *STUDY_TARGETS]))
+    files = list(TARGETS)
+    for study, targets in TARGETS_OF.items():
+        if not CONFIG.studies.get(study) or measured(study):
+            files += [file for file in targets if file not in files]
     page.write(
         Path(VALUES["output"]["report"]),
         Path(RESULTS),

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from dlgs_bench.data.fetch import DataError
+from dlgs_bench.file_lock import locked
 
 IDS = """
     n01558993 n01692333 n01729322 n01735189 n01749939 n01773797 n01820546 n01855672 n01978455 n01980166 n01983481
@@ -102,13 +103,11 @@ def _starts(sizes: np.ndarray) -> np.ndarray:
 def copy(source: Path, target: Path, threads: int) -> None:
     """Copy the images in ``source``, with its ``train/<class id>/`` and ``val/<class id>/``, to the folder ``target``.
 
-    The copy is written completely or not at all. DataError if an image cannot be read or the disk is too small.
+    The copy is written completely or not at all. DataError if an image cannot be read, the disk is too small, classes
+    of ``val`` have different numbers of images, or another process is copying to ``target``.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partly = target.with_name(f"{target.name}.partial")
-    shutil.rmtree(partly, ignore_errors=True)
-    partly.mkdir()
-    try:
+    _check_whole(source)
+    with _own(target.with_name(f"{target.name}.partial")) as partly:
         index: dict[str, Any] = {"format": np.array(FORMAT), "classes": np.array(CLASSES)}
         with ThreadPoolExecutor(threads) as pool:  # Pillow releases Python's global lock
             for split in SPLITS:
@@ -116,8 +115,38 @@ def copy(source: Path, target: Path, threads: int) -> None:
         np.savez(partly / "index.npz", **index)
         shutil.rmtree(target, ignore_errors=True)
         partly.replace(target)
+
+
+def _check_whole(source: Path) -> None:
+    """DataError unless all classes have images, and all of ``val`` the same number, as they have in ImageNet."""
+    train, val = (source / split for split in SPLITS)
+    for name in CLASSES:
+        _files(train / name)
+    counts = {name: len(_files(val / name)) for name in CLASSES}
+    fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    if counts[fewest] < counts[most]:
+        raise DataError(
+            f"{val}: {fewest} has fewer images ({counts[fewest]}) than {most} ({counts[most]}), and all classes of "
+            "ImageNet have 50 there; unpack the archive to its end, then run again"
+        )
+
+
+@contextmanager
+def _own(folder: Path) -> Iterator[Path]:
+    """An empty folder that no other process writes, which is removed at the end unless it was renamed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        if not locked(held) or not folder.exists():  # a process that just ended has renamed or removed it
+            raise DataError(f"{folder}: another process is making this copy; wait for it, then run again")
+        try:
+            for path in folder.iterdir():
+                path.unlink()
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
-        shutil.rmtree(partly, ignore_errors=True)
+        os.close(held)
 
 
 def _copy_split(source: Path, target: Path, pool: ThreadPoolExecutor) -> dict[str, np.ndarray]:
