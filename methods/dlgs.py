@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import torch
 from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Sparsifier, StepContext, Threshold, TopK
@@ -11,6 +12,7 @@ from dlgs_bench.exchange.async_device import is_async
 from dlgs_bench.exchange.magnitudes import count_at_least, indices_at_least
 from dlgs_bench.exchange.quantisation import norms
 from dlgs_bench.exchange.sparsifier import num_entries
+from dlgs_bench.exchange.stationary import stationary_residual
 
 DRIFT = 2  # a checked threshold is refreshed if it sends less than k / 2 or more than 2 k entries
 
@@ -79,6 +81,13 @@ class DLGS(Sparsifier):
             else indices_at_least(corrected, corrected.new_tensor(thresholds), sizes)
         )
         return self._capped(rule, corrected, bucket) if self.density_cap < 1 else rule
+
+    def warm_start(self, bucket: Bucket, workers: int) -> None:
+        super().warm_start(bucket, workers)
+        if self.error_feedback and self.within == "layer":  # each layer sends its own k entries
+            layers, ratio = bucket.gradient.split(bucket.sizes), self.ratio_of(bucket)
+            drawn = [stationary_residual(layer, [len(layer)], ratio) for layer in layers]
+            self.residuals[bucket.index] = torch.cat(drawn)
 
     def _known(self, bucket: Bucket) -> bool:
         """Whether all thresholds can be reused. A threshold is 0 after a refresh with fewer than k nonzero entries.

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from dlgs_bench.exchange import Bucket, Sparsifier, StepContext, Threshold
 from dlgs_bench.exchange.async_device import is_async
+from dlgs_bench.exchange.stationary import stationary_residual
 
 SHIFT = 16  # bits of a magnitude that are ignored: 8 bits of exponent and 7 bits of mantissa remain
 
@@ -30,6 +31,7 @@ class ModelDLGS(Sparsifier):
     threshold: float = field(default=0.0, init=False, repr=False)  # 0: not known, or fewer than k entries are not 0
     # By bucket: how many entries have each magnitude. The next step reads the counts.
     magnitudes: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
+    warmed: dict[int, Bucket] = field(default_factory=dict, init=False, repr=False)  # buckets with a warm start
 
     @property
     def cycle(self) -> int:
@@ -50,6 +52,16 @@ class ModelDLGS(Sparsifier):
         rounded = corrected.view(torch.int32).bitwise_and(2**31 - 1) >> SHIFT
         self.magnitudes[bucket.index] = torch.bincount(rounded, minlength=2 ** (31 - SHIFT))
         return Threshold(self.threshold or self.selector.kth_magnitude(corrected, self.k(bucket)))
+
+    def warm_start(self, bucket: Bucket, workers: int) -> None:
+        """Draw the residuals of this bucket and of those before again, since they share the threshold."""
+        self.warmed[bucket.index] = bucket
+        if self.error_feedback:
+            gradient = torch.cat([one.gradient for one in self.warmed.values()])
+            layers = [size for one in self.warmed.values() for size in one.sizes]
+            drawn = stationary_residual(gradient, layers, self.ratio_of(bucket))
+            parts = drawn.split([one.size for one in self.warmed.values()])
+            self.residuals |= {index: part.clone() for index, part in zip(self.warmed, parts, strict=True)}
 
     def _refresh(self, bucket: Bucket) -> None:
         """Set the threshold to the largest rounded magnitude that at least k entries of the model reach."""

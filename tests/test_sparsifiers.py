@@ -164,3 +164,29 @@ def test_a_warm_start_gives_the_density_of_long_training(name):
         expected = density(long, fresh, 640 + first, steps)
         chance = 3 * (2 / (expected * steps * sum(layers))) ** 0.5
         assert density(started, fresh, first, steps) == pytest.approx(expected, rel=max(within, chance))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "merged"), [("dlgs_model", {}, False), ("dlgs", {"within": "layer"}, True), ("dlgs", {}, False)]
+)
+def test_a_warm_start_is_drawn_for_the_scope_of_the_threshold(name, options, merged):
+    """Layers of unlike gradients, in a bucket each or merged: the density begins as it is after 640 real steps."""
+    layers, scales, ratio = (20_000, 4_000, 8_000), (1.0, 4.0, 0.1), 0.02
+    generator = torch.Generator().manual_seed(0)
+
+    def fresh() -> list[Bucket]:
+        gradients = [torch.randn(n, generator=generator) * s for n, s in zip(layers, scales, strict=True)]
+        if merged:
+            return [Bucket(0, torch.cat(gradients), tuple((n,) for n in layers))]
+        return [Bucket(i, gradient, (gradient.shape,)) for i, gradient in enumerate(gradients)]
+
+    def density(method, first, steps):
+        sent = [next(method.exchange(one, at(first + i))).values.numel() for i in range(steps) for one in fresh()]
+        return sum(sent) / steps / sum(layers)
+
+    torch.manual_seed(0)
+    long, started = make(name, ratio=ratio, **options), make(name, ratio=ratio, **options)
+    density(long, 1, 640)
+    for one in fresh():
+        started.warm_start(one, 1)
+    assert density(started, 1, 32) == pytest.approx(density(long, 641, 32), rel=0.1)

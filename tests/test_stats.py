@@ -239,13 +239,14 @@ def test_parts_are_means_over_the_workers_and_still_add_up(workers, seed):
 
     def rows_of(rank: int) -> list[dict]:
         rows = [dict(zip((f"{p}_s" for p in PARTS), row, strict=True)) | {"step": 7} for row in parts[rank].tolist()]
-        return [row | {"iteration_s": sum(row[f"{p}_s"] for p in PARTS)} for row in rows]
+        sent = {"sent_bytes": 100 * rank, "received_bytes": 7, "density": rank / 10}
+        return [row | sent | {"iteration_s": sum(row[f"{p}_s"] for p in PARTS)} for row in rows]
 
     found = run_workers(workers + 1, lambda comm: over_workers(rows_of(comm.rank), comm, workers))
     assert all(rows == found[0] for rows in found)
     for number, row in enumerate(found[0]):
         mine = [rows_of(rank)[number] for rank in range(workers)]
-        for part in ("forward_s", "sparsify_s", "iteration_s"):
+        for part in ("forward_s", "sparsify_s", "iteration_s", "sent_bytes", "received_bytes", "density"):
             assert row[part] == pytest.approx(np.mean([r[part] for r in mine]))
         communication = row["communication_s"] + row["waiting_s"]
         assert communication == pytest.approx(np.mean([r["communication_s"] for r in mine])) and row["step"] == 7
@@ -258,6 +259,7 @@ def test_the_faster_worker_waits_for_the_slower_one():
     def work(comm):
         computing = (0.1, 0.4)[comm.rank]
         parts = dict.fromkeys((f"{p}_s" for p in PARTS), 0.0) | {"backward_s": computing}
+        parts |= {"sent_bytes": 8, "received_bytes": 8, "density": 1.0}
         return over_workers([parts | {"communication_s": 0.5 - computing, "iteration_s": 0.5}], comm, 2)
 
     (row,) = run_workers(2, work)[0]

@@ -193,6 +193,9 @@ def exchanges(
             samples += [{"variant": label} | row for row in rows]
         report(done, len(cases))
     over_all_workers: dict[str, Callable] = {"communication_s": torch.amax, "taken_s": torch.mean}
+    over_all_workers |= {"sent_bytes": torch.mean}
+    # The worker that sends most holds up the others, as the one whose turn it is with CLT-k.
+    over_all_workers |= dict.fromkeys(("summed_bytes", "gathered_bytes", "message_bytes"), torch.amax)
     return {"samples": joined(samples, over_all_workers, comm, spec.cluster.workers)}
 
 

@@ -17,13 +17,14 @@ def sent_row(exchange: Exchange, **metadata: Any) -> dict:
 
 
 def over_workers(rows: list[dict], comm: Communicator, workers: int) -> list[dict]:
-    """The iterations with their parts averaged over the workers.
+    """The iterations with their parts, bytes and density averaged over the workers.
 
-    Every process calls it with its own rows, in the same order. A worker that computes faster than another worker waits
-    for it before they can communicate. This part of its communication becomes ``waiting_s``: the computing time of the
-    slowest worker minus the computing time of this worker, but at most the communication.
+    Every process calls it with its own rows, in the same order. Workers can send unlike bytes, as with CLT-k. A worker
+    that computes faster than another worker waits for it before they can communicate. This part of its communication
+    becomes ``waiting_s``: the computing time of the slowest worker minus the computing time of this worker, but at most
+    the communication.
     """
-    columns = [f"{part}_s" for part in (*PARTS, "iteration")]
+    columns = [*(f"{part}_s" for part in (*PARTS, "iteration")), "sent_bytes", "received_bytes", "density"]
     parts = dict(zip(columns, _of_workers(rows, columns, comm, workers).unbind(dim=2), strict=True))
     computing = parts["iteration_s"] - parts["communication_s"]
     waiting = torch.minimum(parts["communication_s"], computing.max(dim=0).values - computing)
