@@ -3,11 +3,19 @@
 ``dlgs_bench.exchange.transport`` answers requests over a topology. Only this file has the names of topologies.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 FLOAT32_BYTES = 4.0  # bytes of a float32 entry
+# How the bytes of gathers and messages on a link grow with the number N of workers; see ``Method.link_growth``.
+Growth = Literal["N - 1", "(N - 1) / N", "log2 N"]
+GROWTHS: dict[Growth, Callable[[int], float]] = {
+    "N - 1": lambda workers: workers - 1,
+    "(N - 1) / N": lambda workers: (workers - 1) / workers,
+    "log2 N": lambda workers: math.ceil(math.log2(workers)),
+}
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,14 @@ class Traffic:
             self.messages + other.messages,
             self.sums + other.sums,
         )
+
+    def among(self, there: int, here: int, growth: Growth) -> "Traffic":
+        """The traffic of the same exchange among ``there`` workers; ``here``: the number that it was counted with."""
+        if min(there, here) < 2:
+            return self
+        on_link = GROWTHS[growth](there) / GROWTHS[growth](here)
+        gathered = self.gathered * on_link * (here - 1) / (there - 1)  # ``link_bytes`` counts it N - 1 times
+        return replace(self, gathered=gathered, messages=self.messages * on_link)
 
 
 def ring_rounds(workers: int) -> int:

@@ -21,6 +21,7 @@ class GTopK(Selects, Ratio):
 
     title = "gTop-k"
     scope = "model"
+    link_growth = "log2 N"
     conserves_mass = "at most"
 
     def num_requests(self, bucket: Bucket, context: StepContext) -> int:

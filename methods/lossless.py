@@ -23,6 +23,7 @@ class Lossless(Method):
 
     title = "lossless"
     scope = "size"
+    link_growth = "(N - 1) / N"
     elementwise = True
     exact_when = {}  # noqa: RUF012 - a constant, read by tests
 

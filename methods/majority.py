@@ -29,6 +29,7 @@ class Majority(Method):
 
     title = "signSGD, majority vote"
     scope = "size"
+    link_growth = "(N - 1) / N"
     owns_momentum = True
     keeps_signs = True
     summed_state = ("velocities",)

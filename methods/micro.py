@@ -25,6 +25,7 @@ class MiCRO(Selects, Ratio):
 
     title = "MiCRO"
     scope = "size"
+    link_growth = "(N - 1) / N"
     conserves_mass = "bits"
     state = ("common_thresholds",)
 

@@ -32,6 +32,7 @@ class OneBitAdam(Method):
 
     title = "1-bit Adam"
     scope = "size"
+    link_growth = "(N - 1) / N"
     owns_momentum = True
     exact_when = {"beta1": 0.0, "adaptive": False}  # noqa: RUF012 - a constant, read by tests
     conserves_mass = "rounding"

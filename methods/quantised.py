@@ -35,6 +35,7 @@ class Quantised(Method):
 
     title = "quantised, two steps"
     scope = "size"
+    link_growth = "(N - 1) / N"
     relative_error = 0.13  # with 8 bits: e + (1 + e) e, where e = sqrt(block) / 254
 
     bits: Literal[4, 5, 8] = 8

@@ -29,6 +29,7 @@ class SCAPE(Ratio):
 
     title = "SCAPE"
     scope = "size"
+    link_growth = "(N - 1) / N"
     conserves_mass = "bits"
     state = ("moments",)
     equal_state = ("masks",)

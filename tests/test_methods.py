@@ -37,7 +37,7 @@ from dlgs_bench.exchange.feedback import ErrorFeedback
 from dlgs_bench.exchange.plugin import method_info
 from dlgs_bench.exchange.transport import Transport
 from dlgs_bench.exchange.wire import FORMATS
-from dlgs_bench.topology import TOPOLOGIES, Traffic
+from dlgs_bench.topology import ALL_GATHER, TOPOLOGIES, Traffic
 
 pytestmark = pytest.mark.unit
 
@@ -357,6 +357,34 @@ def test_bytes_do_not_depend_on_the_shapes_of_layers_unless_the_class_says_so(na
     hint = "declare cost_depends_on_shapes = True"
     what = "bytes of a matrix of 128 x 128 / bytes of a vector of 16384, step 4"
     measured(name, what, matrix / vector, at_least=0.98, at_most=1.02, hint=hint)
+
+
+# What is left of Ok-Topk's declaration: with independent gradients, workers choose unlike entries, and more are sent.
+GROWS = {"oktopk": 1.4}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bytes_on_a_link_grow_with_the_workers_as_the_class_says(name, measured):
+    """From the traffic of 2 workers, the time model predicts what 8 workers send."""
+
+    def traffic_of(comm) -> list[list[float]]:
+        steps, rows = gradients(comm.rank, 4, sizes=(16384,)), []
+        exchange = exchange_of(comm, make(name), steps[0])
+        for number, step in enumerate(steps, start=1):
+            one_step(comm, exchange, step, number)
+            counted = exchange.transport.traffic
+            rows.append([counted.summed, counted.gathered, counted.messages])
+        return rows
+
+    def most(workers: int) -> Traffic:
+        """In each step, of the worker that sends most; the sum over the steps."""
+        return Traffic(*torch.tensor(run_workers(workers, traffic_of)).amax(dim=0).sum(dim=0).tolist())
+
+    few, many = most(2), most(8)
+    predicted = ALL_GATHER.link_bytes(few.among(8, 2, CLASSES[name].link_growth), 16384, 8)
+    what, hint = "bytes on the busiest link of 8 workers / predicted from 2 workers", "declare link_growth"
+    grown = ALL_GATHER.link_bytes(many, 16384, 8) / predicted
+    measured(name, what, grown, at_least=0.8, at_most=GROWS.get(name, 1.2), hint=hint)
 
 
 @pytest.mark.parametrize("topology", SERVERS, ids=lambda t: t.name)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dlgs_bench.buckets import Scope
 from dlgs_bench.comm.collectives import PeerExchange
+from dlgs_bench.topology import Growth
 
 SumKind = Literal[None, "dense", "sparse"]
 
@@ -118,6 +119,9 @@ class Method:
     ``ratios_from_plan``: whether a plan gives each bucket its own ratio.
     ``sum_kind``: how a parameter server can serve the method: "dense" if the exchange is one dense Sum over the bucket,
     "sparse" if it is one sparse Sum written to the bucket. Both return the answer unchanged. None otherwise.
+    ``link_growth``: how the bytes of gathers and messages on the busiest link grow with the number N of workers: "N -
+    1" if each worker sends the same to all others, "(N - 1) / N" if each worker handles one of N parts of a bucket,
+    "log2 N" if workers exchange in pairs. Dense sums do not count.
     ``cost_depends_on_shapes``: whether the cost depends on the shapes of a bucket's layers. Such a method is calibrated
     on the layers of the model.
     ``elementwise``: whether an entry of the aggregate depends only on the workers' entries at this index in this step.
@@ -156,6 +160,7 @@ class Method:
     scope: ClassVar[Scope] = "layer"
     ratios_from_plan: ClassVar[bool] = False
     sum_kind: ClassVar[SumKind] = None
+    link_growth: ClassVar[Growth] = "N - 1"
     cost_depends_on_shapes: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
     baseline: ClassVar[bool] = False

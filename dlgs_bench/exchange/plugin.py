@@ -11,10 +11,11 @@ from dlgs_bench.buckets import Scope
 from dlgs_bench.errors import BOUNDS, TITLE, is_title, short_repr
 from dlgs_bench.exchange.feedback import ErrorFeedback
 from dlgs_bench.exchange.method import Method, SumKind
+from dlgs_bench.topology import Growth
 
 BOUND = re.compile(rf"({'|'.join(BOUNDS)}) *([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)")
 BOUND_EXAMPLES = ('">= 1"', '"< 0.5"')
-VALID = {"scope": typing.get_args(Scope), "sum_kind": typing.get_args(SumKind)}
+VALID = {"scope": typing.get_args(Scope), "sum_kind": typing.get_args(SumKind), "link_growth": typing.get_args(Growth)}
 
 
 def method_class(name: str) -> type[Method]:
@@ -64,6 +65,7 @@ def class_info(cls: type[Method], name: str) -> dict:
         "title": title,
         "scope": cls.scope,
         "sum_kind": cls.sum_kind,
+        "link_growth": cls.link_growth,
         "plan": "ratios" if cls.ratios_from_plan else "groups" if cls.scope == "plan" else None,
         "cost_depends_on_shapes": cls.cost_depends_on_shapes,
         "baseline": cls.baseline,

@@ -17,7 +17,7 @@ import numpy as np
 
 from dlgs_bench.timemodel.cost_curve import Curve
 from dlgs_bench.timemodel.timeline import Costs
-from dlgs_bench.topology import RoundCount, Topology, Traffic, ring_rounds
+from dlgs_bench.topology import Growth, RoundCount, Topology, Traffic, ring_rounds
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,18 @@ def project_costs(
     there: Network,
     sum_rounds: RoundCount = ring_rounds,
     other_rounds: RoundCount | None = None,
+    growth: Growth = "N - 1",
 ) -> Costs:
     """The costs measured on the network ``here``, projected to the network ``there``.
 
     ``traffic``: the bytes that one worker sends for each entry of a bucket. ``sum_rounds``: the rounds of dense sums by
-    number of workers; ``other_rounds``: the rounds there, if they differ. Of the latency of the costs, each
-    further step adds as much as the smallest bucket has, and the rest grows with the bytes. Contention: see
-    ``longest_wait``.
+    number of workers; ``other_rounds``: the rounds there, if they differ. ``growth``: as ``Method.link_growth``. Of the
+    latency of the costs, each further step adds as much as the smallest bucket has, and the rest grows with the bytes.
+    Contention: see ``longest_wait``.
     """
     own = _terms(topology, traffic, here, sum_rounds)
-    other = _terms(topology, traffic, there, other_rounds or sum_rounds)
+    other_traffic = traffic.among(there.workers, here.workers, growth)
+    other = _terms(topology, other_traffic, there, other_rounds or sum_rounds)
     occupied, latency = cast(Curve, costs.communicate), cast(Curve, costs.latency)
     smallest_s = occupied(0) + latency(0)  # a bucket with hardly any bytes mostly waits for the network
     step_s = max(0.0, smallest_s - own.waiting_s) / own.steps

@@ -102,6 +102,7 @@ class Projection:
         # Baselines are timed with several ways of merging, and the fastest counts.
         names = dict.fromkeys([planner_of(description["scope"], planner), *([planner] * description["baseline"])])
         self._planners = [every[name] for name in names]
+        self._growth = description["link_growth"]
 
     @cached_property
     def _calibration(self) -> Calibration:
@@ -165,8 +166,16 @@ class Projection:
 
     def _costs(self, there: Network) -> Costs:
         calibration = self._calibration
-        rounds = [sum_rounds(name) for name in (self.spec.scheme.collective, self.collective)]
-        return project_costs(calibration.costs, self.spec.topology, calibration.traffic, self.here, there, *rounds)
+        return project_costs(
+            calibration.costs,
+            self.spec.topology,
+            calibration.traffic,
+            self.here,
+            there,
+            sum_rounds(self.spec.scheme.collective),
+            sum_rounds(self.collective),
+            self._growth,
+        )
 
     def _iteration_s(self, costs: Costs, plan: Plan) -> float:
         return schedule(self._calibration.sizes, costs, plan).iteration_s + self._calibration.rest_s
