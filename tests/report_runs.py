@@ -43,6 +43,7 @@ def describe(kind: str, name: str) -> dict:
     fields |= {"refresh_every": {"default": 32}} if name == "dlgs" else {}
     return {
         "baseline": name == "none",
+        "link_growth": "N - 1",
         "scope": scope,
         "plan": {"dlgs": "groups", "lags_adaptive": "ratios"}.get(name),
         "fields": fields,
