@@ -23,6 +23,9 @@ from dlgs_bench.report.summary import summarise  # noqa: E402
 from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR  # noqa: E402
 
 KEPT = ROOT / "results" / "reference"
+RUNS = ROOT / "results" / "runs" / "reference"
+TABLES = ("accuracy", "timing", "answer", "table1", "table2", "baselines", "claims", "findings")
+COMMAND = "snakemake --configfile config/quick.yaml config/reference.yaml"
 MOST_BYTES = 2_000_000  # of a file in git; a larger table is compressed
 PICTURE, PICTURED = "figure12", "vgg16"  # of the README
 LEFT_OUT = {"Over sessions", "n"}  # columns that only the page of results shows
@@ -45,37 +48,41 @@ ABOUT = (
     "Intervals of Table 2 and of most claims and findings can be recomputed from `timing.csv` and `accuracy.csv`. "
     "Claims about merging need `planners_timing.csv` of the [studies](../reference-studies/README.md), claims about "
     "long trainings and numbers over sessions need the tables of other kept sets. Predicted rates can be computed "
-    "again from `calibration/`. To repeat the measurement, run `snakemake --configfile config/quick.yaml "
-    "config/reference.yaml` (71 minutes on 2 cores). Then run `make reference`, which copies `results/` and `figures/` "
-    "to this folder and updates the table in the README."
+    f"again from `calibration/`. To repeat the measurement, run `{COMMAND}` (71 minutes on 2 cores). Then run `make "
+    "reference`, which copies `results/` and `figures/` to this folder and updates the table in the README."
 )
 MARKED = re.compile("(<!-- reference -->\n).*(<!-- /reference -->)", re.S)
 
 
 def made() -> list[Path]:
-    """The existing files of all tables and figures, and their tidy tables."""
+    """The existing files of the paper's tables and figures, and of their tidy tables; studies have other names."""
     results = [path for path in sorted((ROOT / "results").iterdir()) if path.suffix in (".csv", ".md", ".tex")]
-    figures = [path for path in sorted((ROOT / "figures").iterdir()) if path.suffix in (".svg", ".png")]
-    return results + figures
+    figures = [path for path in sorted((ROOT / "figures").glob("figure[0-9]*")) if path.suffix in (".svg", ".png")]
+    return [path for path in results if path.stem in TABLES] + figures
 
 
 def keep() -> None:
     """Copy the results and the calibrations to the reference set, with checksums. Large tables are compressed.
 
-    It ends in one line, and leaves the reference set as it is, if there are no results of a whole workflow.
+    It ends in one line, and leaves the reference set as it is, if there are no results of a whole workflow, or if they
+    are of another configuration.
     """
     needed = [ROOT / "results" / name for name in ("provenance.json", "timing.csv", "answer.md", "findings.md")]
     if missing := [str(path.relative_to(ROOT)) for path in needed if not path.exists()]:
-        sys.exit(f"error: {missing[0]} is missing; run snakemake --configfile config/quick.yaml config/reference.yaml")
+        sys.exit(f"error: {missing[0]} is missing; run {COMMAND}")
+    of_results, records = json.loads(needed[0].read_text(encoding="utf-8")), RUNS.glob("*/*/run.json")
+    dates = {json.loads(path.read_text(encoding="utf-8"))["provenance"]["date"] for path in records}
+    if not {of_results["first_run"], of_results["last_run"]} <= dates:
+        sys.exit(f"error: results/ has runs that are not in {RUNS.relative_to(ROOT)}; run {COMMAND}")
     new = KEPT.with_name("reference.new")
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir(parents=True)
-    for path in [*made(), ROOT / "results" / "provenance.json", *sorted((ROOT / "results" / "bench").glob("*.md"))]:
+    for path in [*made(), needed[0]]:
         if path.suffix == ".csv" and path.stat().st_size > MOST_BYTES:
             (new / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes(), mtime=0))
         else:
             shutil.copy(path, new)
-    calibration = ROOT / "results" / "runs" / "reference" / "calibration"
+    calibration = RUNS / "calibration"
     if calibration.exists():  # the answer's predicted rates follow from it
         shutil.copytree(calibration, new / "calibration")
     shutil.rmtree(KEPT, ignore_errors=True)
@@ -128,9 +135,7 @@ def page(source: str, sentences: str) -> str:
     verdicts = claims.in_short(pd.read_csv(KEPT / "claims.csv"))
     rows = "\n".join(f"| {statement} | {verdict} |" for statement, verdict in verdicts.items())
     parts.append(f"## The paper's statements in short\n\n| The paper states | Here |\n|:--|:--|\n{rows}\n")
-    first = [KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")]
-    others = [path for path in sorted(KEPT.glob("*.md")) if path.with_suffix(".csv").exists() and path not in first]
-    for path in [*first, *others]:
+    for path in (KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")):
         parts.append(f"## {path.stem.replace('table', 'Table ').capitalize()}\n\n{path.read_text(encoding='utf-8')}")
     shown = [(svg, *described(svg)[0].partition(". ")[::2]) for svg in sorted(KEPT.glob("*.svg"))]
     for text, figures in groupby(shown, key=itemgetter(2)):  # figures of one kind share everything but the title
