@@ -740,13 +740,15 @@ def reference_in(folder: Path):
     """The script that keeps the reference set, at work in a folder."""
     reference = script_module("reference")
     reference.ROOT, reference.KEPT = folder, folder / "results" / "reference"
+    reference.RUNS = folder / "results" / "runs" / "reference"
     return reference
 
 
-def test_the_reference_set_is_what_tables_and_figures_wrote_and_what_they_read(tmp_path):
-    wanted = {"results/mine.csv", "results/mine.md", "results/mine.tex", "results/fits.csv"}
-    wanted |= {"results/accuracy.csv", "results/mine_timing.csv", "figures/fits.svg", "figures/fits.png"}
-    for name in (*wanted, "results/mine.html", "figures/README.md"):
+def test_the_reference_set_is_the_papers_tables_and_figures_and_what_they_read(tmp_path):
+    wanted = {"results/table1.csv", "results/table1.md", "results/table1.tex", "results/findings.md"}
+    wanted |= {"results/accuracy.csv", "results/timing.csv", "figures/figure11.svg", "figures/figure11.png"}
+    others = {"results/fits.csv", "results/planners_timing.csv", "results/so_far.md", "figures/fits.svg"}
+    for name in (*wanted, *others, "results/table1.html", "figures/README.md"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     assert {str(path.relative_to(tmp_path)) for path in reference_in(tmp_path).made()} == wanted
@@ -766,6 +768,14 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     provenance = {"machine": ["a machine"], "commit": ["abc"], "runs": 3}
     provenance |= {"first_run": "2025-12-31T00:00", "last_run": "2026-01-01T00:00"}
     (results / "provenance.json").write_text(json.dumps(provenance))
+    with pytest.raises(
+        SystemExit, match=r"^error: results/ has runs that are not in results/runs/reference; run snakemake"
+    ):
+        reference.keep()
+    assert not reference.KEPT.exists()
+    for name, date in (("first", "2025-12-31T00:00"), ("last", "2026-01-01T00:00")):
+        (reference.RUNS / "timing" / name).mkdir(parents=True)
+        (reference.RUNS / "timing" / name / "run.json").write_text(json.dumps({"provenance": {"date": date}}))
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- reference -->\nbygone\n<!-- /reference -->\nafter\n")
     for _ in range(2):
@@ -777,7 +787,8 @@ def test_the_reference_set_is_shown_in_the_readme_and_on_its_own_page(tmp_path):
     assert shown.endswith("<!-- /reference -->\nafter\n")
     assert "a machine; 3 runs, 2025-12-31 to 2026-01-01, commit abc" in " ".join(shown.split())
     assert json.loads((reference.KEPT / "set.json").read_text())["files"] == result_set.contents(reference.KEPT)
-    places = [page.index(f"| rows of {name} |") for name in ("answer", "table1", "table2", "claims", "other")]
+    places = [page.index(f"| rows of {name} |") for name in ("answer", "table1", "table2", "claims")]
+    assert not (reference.KEPT / "other.csv").exists()  # of a study, or of another configuration
     assert places == sorted(places) and "- A finding." in page
     assert gzip.decompress((reference.KEPT / "timing.csv.gz").read_bytes()) == (results / "timing.csv").read_bytes()
     assert not (reference.KEPT / "timing.csv").exists()
