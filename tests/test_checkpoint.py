@@ -218,6 +218,16 @@ def test_a_checkpoint_of_another_run_is_named_and_left_alone(every_step, tmp_pat
 
 
 @unit
+def test_a_checkpoint_of_another_run_stays_if_this_run_passes_it_and_goes_on(every_step, tmp_path):
+    train(tmp_path, 3, run="other")
+    with pytest.raises(Stopped, match="stopped after step 5"):
+        train(tmp_path, 5, every_s=600, stop=True)  # saves nothing before step 5
+    assert [begun for _, begun in train(tmp_path, 7)] == [5, 5]
+    assert {path.name for path in tmp_path.iterdir()} == {"2", "3", "6", "7"}
+    assert [begun for _, begun in train(tmp_path, 4, run="other")] == [3, 3]
+
+
+@unit
 def test_a_full_disk_costs_a_checkpoint_and_not_the_run(every_step, tmp_path, monkeypatch, capsys):
     train(tmp_path, 2)
     real = checkpoint.write_atomically

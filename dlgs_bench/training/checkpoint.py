@@ -47,7 +47,7 @@ class Checkpoints:
         self._run, self._say = run, say
         self.machines: list[str] = []
         self._kept: list[int] = []  # rank 0: the steps of the checkpoints that it keeps, the newest first
-        self._foreign: set[int] = set()  # the steps of checkpoints of another run, which stay until this run ends
+        self._foreign: set[int] = set()  # rank 0: steps with checkpoints of another run; they stay until this run ends
         self._stop = threading.Event()
         self.cost = {"saved": 0, "seconds": 0.0, "bytes": 0}
         self._interval = self._remaining = 1  # steps between two polls of all ranks, and until the next poll
@@ -63,7 +63,9 @@ class Checkpoints:
         """Load the newest checkpoint of this run that every rank can read, if there is one."""
         here = machine(session.flat.parameters.device.type)
         self.machines = [here]
-        steps = self._saved_steps() if session.comm.rank == 0 else []
+        saved = self._saved_steps() if session.comm.rank == 0 else []
+        self._foreign = set(filter(self._is_foreign, saved))
+        steps = [step for step in saved if step not in self._foreign]
         while step := _of_rank_0(session, steps[0] if steps else 0):
             state = self._read(step, session.comm.rank)
             if _all(session, state is not None):
@@ -78,7 +80,7 @@ class Checkpoints:
                         self._say(f"the machine was {last}, and is {here}: it may compute other bits")
                 return
             steps = steps[1:]
-        if session.comm.rank == 0 and self._foreign:
+        if self._foreign:
             self._say(
                 f"begins again: the checkpoint of step {max(self._foreign)} is of other code, other values or another "
                 "torch or Python; it stays until this run ends, so what made it can go on from there"
@@ -147,17 +149,29 @@ class Checkpoints:
     def _read(self, step: int, rank: int) -> dict | None:
         """The state of a rank; None if the file is missing, corrupt or of another run."""
         try:
-            head, _, content = (self._folder / str(step) / f"rank{rank}").read_bytes().partition(b"\n")
+            run, content, sound = self._parts(step, rank)
         except OSError:
             return None
-        run = head.partition(b" ")[2]
-        if head != _head(run, content):
+        if not sound:
             self._say(f"the checkpoint of step {step} is damaged, rank {rank}")
             return None
         if run != self._run.encode():
-            self._foreign.add(step)
             return None
         return torch.load(io.BytesIO(content), map_location=_to_own_gpu, weights_only=True)
+
+    def _is_foreign(self, step: int) -> bool:
+        """Whether rank 0's file of a step is of another run, and not damaged."""
+        try:
+            run, _, sound = self._parts(step, 0)
+        except OSError:
+            return False
+        return sound and run != self._run.encode()
+
+    def _parts(self, step: int, rank: int) -> tuple[bytes, bytes, bool]:
+        """The run and the state in a rank's file, and whether its checksum is right; OSError if it cannot be read."""
+        head, _, content = (self._folder / str(step) / f"rank{rank}").read_bytes().partition(b"\n")
+        run = head.partition(b" ")[2]
+        return run, content, head == _head(run, content)
 
 
 def identity(spec: RunSpec) -> str:
