@@ -63,7 +63,7 @@ BLOCKS, RECORDED, RECORDINGS, OVERHEAD = "blocks.csv", "recorded", "recordings.c
 GIVEN = ", given the measured slowdown"  # ends the kind of a case with more workers than cores
 FACTS = ["machine", "date", "commit"]
 BAND = 1.25  # the grey band of the figure
-TITLE, WRITES = "# Predictions from one profile, compared with measurements", "python bench/profiles.py"
+TITLE, PROGRAM = "# Predictions from one profile, compared with measurements", "python bench/profiles.py"
 CAPTION = f"""Measured iterations over predicted iterations. One profile of each job, recorded by 2 workers at one link
 rate, predicts the job at three other rates, with {LATENCY_MS:g} ms of latency, and with
 {" and ".join(map(str, MORE_WORKERS))} workers. The predictions for more workers than cores were given the slowdown of
@@ -572,7 +572,7 @@ def draw(table: pd.DataFrame, folder: Path) -> None:
 
 def command(table: pd.DataFrame, probed: pd.DataFrame, folder: Path) -> str:
     """The command that measures the cases of a table again."""
-    words = [WRITES, folder.as_posix(), "--budget-s 1500"]
+    words = [PROGRAM, folder.as_posix(), "--budget-s 1500"]
     if set(probed["job"]) != {job.name for job in JOBS}:
         words += ["--jobs", *probed["job"]]
     if set(table["method"]) - {UNCOMPRESSED, "cast", *METHODS}:
@@ -581,12 +581,12 @@ def command(table: pd.DataFrame, probed: pd.DataFrame, folder: Path) -> str:
 
 
 def introduction(page: Path) -> str:
-    """The title of a page, and what somebody wrote between it and the command; the usual title if there is no page."""
-    return page.read_text(encoding="utf-8").partition(f"`{WRITES}")[0] if page.exists() else f"{TITLE}\n\n"
+    """A page until the command: its title, and what people wrote below. Without a page it is the usual title."""
+    return page.read_text(encoding="utf-8").partition(f"`{PROGRAM}")[0] if page.exists() else f"{TITLE}\n\n"
 
 
 def readme(table: pd.DataFrame, probed: pd.DataFrame, pairs: pd.DataFrame | None, folder: Path) -> str:
-    """The page of the folder. The introduction of the page before is kept."""
+    """The page of the folder, without its introduction."""
     parts = "\n\n".join(by_part(table))
     kept = (
         f"The profiles are in `{RECORDED}/`, and the times of all blocks in [{BLOCKS}]({BLOCKS}) and\n"
@@ -594,10 +594,10 @@ def readme(table: pd.DataFrame, probed: pd.DataFrame, pairs: pd.DataFrame | None
         if (folder / BLOCKS).exists()
         else "The profiles and the times of the blocks were not kept, so these cases cannot be predicted again."
     )
-    written, alternating = introduction(folder / "README.md"), ""
+    alternating = ""
     if pairs is not None:
         alternating = "- **The probe.** One process trains ResNet-20. Steps with and without its hooks alternate.\n"
-    return f"""{written}`{command(table, probed, folder)}` measured these cases and wrote this folder. It
+    return f"""`{command(table, probed, folder)}` measured these cases and wrote this folder. It
 needs a testbed (`dlgs-bench check-testbed`). All cases are in [profiles.md](profiles.md) and
 [profiles.csv](profiles.csv), and the jobs in [probe.csv](probe.csv).
 {kept}
@@ -663,7 +663,8 @@ def write(folder: Path) -> None:
     table, probed = (pd.read_csv(folder / name) for name in ("profiles.csv", "probe.csv"))
     pairs = pd.read_csv(folder / OVERHEAD) if (folder / OVERHEAD).exists() else None
     (folder / "profiles.md").write_text(page(table, probed, pairs), encoding="utf-8")
-    (folder / "README.md").write_text(readme(table, probed, pairs, folder), encoding="utf-8")
+    front = folder / "README.md"
+    front.write_text(introduction(front) + readme(table, probed, pairs, folder), encoding="utf-8")
     draw(table, folder)
     print(summary(table, probed, pairs))
 

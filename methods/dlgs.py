@@ -83,8 +83,9 @@ class DLGS(Sparsifier):
         return self._capped(rule, corrected, bucket) if self.density_cap < 1 else rule
 
     def warm_start(self, bucket: Bucket, workers: int) -> None:
-        super().warm_start(bucket, workers)
-        if self.error_feedback and self.within == "layer":  # each layer sends its own k entries
+        if self.within == "group":
+            super().warm_start(bucket, workers)
+        elif self.error_feedback:  # each layer sends its own k entries
             layers, ratio = bucket.gradient.split(bucket.sizes), self.ratio_of(bucket)
             drawn = [stationary_residual(layer, [len(layer)], ratio) for layer in layers]
             self.residuals[bucket.index] = torch.cat(drawn)

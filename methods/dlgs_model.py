@@ -57,11 +57,11 @@ class ModelDLGS(Sparsifier):
         """Draw the residuals of this bucket and of those before again, since they share the threshold."""
         self.warmed[bucket.index] = bucket
         if self.error_feedback:
-            gradient = torch.cat([one.gradient for one in self.warmed.values()])
-            layers = [size for one in self.warmed.values() for size in one.sizes]
-            drawn = stationary_residual(gradient, layers, self.ratio_of(bucket))
-            parts = drawn.split([one.size for one in self.warmed.values()])
-            self.residuals |= {index: part.clone() for index, part in zip(self.warmed, parts, strict=True)}
+            buckets = self.warmed.values()
+            gradient = torch.cat([one.gradient for one in buckets])
+            drawn = stationary_residual(gradient, [n for one in buckets for n in one.sizes], self.ratio_of(bucket))
+            for one, part in zip(buckets, drawn.split([one.size for one in buckets]), strict=True):
+                self.residuals[one.index] = part.clone()
 
     def _refresh(self, bucket: Bucket) -> None:
         """Set the threshold to the largest rounded magnitude that at least k entries of the model reach."""

@@ -109,7 +109,7 @@ def test_a_kept_set_is_predicted_again_without_the_runs(tmp_path):
     page = folder / "README.md"
     page.write_text(page.read_text().replace("\n\n", "\n\nA sentence of ours.\n\n", 1))
     assert profiles.main([str(folder), "--budget-s", "0"]) == 0
-    assert page.read_text().startswith(f"{profiles.TITLE}\n\nA sentence of ours.\n\n`{profiles.WRITES} ")
+    assert page.read_text().startswith(f"{profiles.TITLE}\n\nA sentence of ours.\n\n`{profiles.PROGRAM} ")
     after = pd.read_csv(folder / "profiles.csv")
     assert after["measured_s"].tolist() == before["measured_s"].tolist()
     assert (after["predicted_s"] > 1.01 * before["predicted_s"]).all()

@@ -359,7 +359,7 @@ def test_bytes_do_not_depend_on_the_shapes_of_layers_unless_the_class_says_so(na
     measured(name, what, matrix / vector, at_least=0.98, at_most=1.02, hint=hint)
 
 
-# What is left of Ok-Topk's declaration: with independent gradients, workers choose unlike entries, and more are sent.
+# Ok-Topk sends more than it declares if workers choose unlike entries, as these independent gradients make them do.
 GROWS = {"oktopk": 1.4}
 
 

@@ -80,13 +80,15 @@ def followed(rows: pd.DataFrame) -> str:
     if "links_low" not in rows or rows["links_low"].isna().all():
         return ""
     factors = pd.concat([rows["links_low"], rows["links_high"]])
-    shown = f"{least_to_most(factors, 2)} times the rate"
-    if shown == "1.00 times the rate":
+    shown = least_to_most(factors, 2)
+    if shown == "1.00":
         return ""
     if rows["rate_mbit"].nunique() == 1:
         rates = rows["rate_mbit"].iloc[0] * factors
         extremes = (float(f"{mbit:.3g}") for mbit in (rates.min(), rates.max()))
         shown = f"{' to '.join(dict.fromkeys(f'{mbit:g}' for mbit in extremes))} Mb/s"
+    else:
+        shown = f"{shown} times the rate"
     return f"; set again for each block, to {shown}, as the machine's speed changed"
 
 

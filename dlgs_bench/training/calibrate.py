@@ -192,10 +192,10 @@ def exchanges(
             rows = _samples(member, comm, device, *case, late=partial(late, done))
             samples += [{"variant": label} | row for row in rows]
         report(done, len(cases))
-    over_all_workers: dict[str, Callable] = {"communication_s": torch.amax, "taken_s": torch.mean}
-    over_all_workers |= {"sent_bytes": torch.mean}
+    over_all_workers: dict[str, Callable] = dict.fromkeys(("taken_s", "sent_bytes"), torch.mean)
     # The worker that sends most holds up the others, as the one whose turn it is with CLT-k.
-    over_all_workers |= dict.fromkeys(("summed_bytes", "gathered_bytes", "message_bytes"), torch.amax)
+    slowest = ("communication_s", "summed_bytes", "gathered_bytes", "message_bytes")
+    over_all_workers |= dict.fromkeys(slowest, torch.amax)
     return {"samples": joined(samples, over_all_workers, comm, spec.cluster.workers)}
 
 

@@ -24,7 +24,8 @@ from dlgs_bench.timemodel.checked_range import SPEEDUP_FACTOR  # noqa: E402
 
 KEPT = ROOT / "results" / "reference"
 RUNS = ROOT / "results" / "runs" / "reference"
-TABLES = ("accuracy", "timing", "answer", "table1", "table2", "baselines", "claims", "findings")
+SHOWN = ("answer", "table1", "table2", "baselines", "claims")  # on the page, in this order
+TABLES = {"accuracy", "timing", "findings", *SHOWN}
 COMMAND = "snakemake --configfile config/quick.yaml config/reference.yaml"
 MOST_BYTES = 2_000_000  # of a file in git; a larger table is compressed
 PICTURE, PICTURED = "figure12", "vgg16"  # of the README
@@ -135,8 +136,9 @@ def page(source: str, sentences: str) -> str:
     verdicts = claims.in_short(pd.read_csv(KEPT / "claims.csv"))
     rows = "\n".join(f"| {statement} | {verdict} |" for statement, verdict in verdicts.items())
     parts.append(f"## The paper's statements in short\n\n| The paper states | Here |\n|:--|:--|\n{rows}\n")
-    for path in (KEPT / f"{name}.md" for name in ("answer", "table1", "table2", "baselines", "claims")):
-        parts.append(f"## {path.stem.replace('table', 'Table ').capitalize()}\n\n{path.read_text(encoding='utf-8')}")
+    for name in SHOWN:
+        text = (KEPT / f"{name}.md").read_text(encoding="utf-8")
+        parts.append(f"## {name.replace('table', 'Table ').capitalize()}\n\n{text}")
     shown = [(svg, *described(svg)[0].partition(". ")[::2]) for svg in sorted(KEPT.glob("*.svg"))]
     for text, figures in groupby(shown, key=itemgetter(2)):  # figures of one kind share everything but the title
         titles = []

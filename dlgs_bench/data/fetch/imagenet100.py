@@ -106,34 +106,36 @@ def copy(source: Path, target: Path, threads: int) -> None:
     The copy is written completely or not at all. DataError if an image cannot be read, the disk is too small, classes
     of ``val`` have different numbers of images, or another process is copying to ``target``.
     """
-    _check_whole(source)
+    files = _listed(source)
     with _own(target.with_name(f"{target.name}.partial")) as partly:
         index: dict[str, Any] = {"format": np.array(FORMAT), "classes": np.array(CLASSES)}
         with ThreadPoolExecutor(threads) as pool:  # Pillow releases Python's global lock
             for split in SPLITS:
-                index |= _copy_split(source / split, partly / f"{split}.npy", pool)
+                index |= _copy_split(files[split], partly / f"{split}.npy", pool)
         np.savez(partly / "index.npz", **index)
         shutil.rmtree(target, ignore_errors=True)
         partly.replace(target)
 
 
-def _check_whole(source: Path) -> None:
-    """DataError unless all classes have images, and all of ``val`` the same number, as they have in ImageNet."""
-    train, val = (source / split for split in SPLITS)
-    for name in CLASSES:
-        _files(train / name)
-    counts = {name: len(_files(val / name)) for name in CLASSES}
-    fewest, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-    if counts[fewest] < counts[most]:
+def _listed(source: Path) -> dict[str, list[tuple[Path, int]]]:
+    """Split -> the image files of all classes, with their labels.
+
+    DataError unless all classes have images, and all of ``val`` the same number, as they have in ImageNet.
+    """
+    files = {split: [_files(source / split / name) for name in CLASSES] for split in SPLITS}
+    fewest, most = min(files["val"], key=len), max(files["val"], key=len)
+    if len(fewest) < len(most):
+        small, large = fewest[0].parent, most[0].parent
         raise DataError(
-            f"{val}: {fewest} has fewer images ({counts[fewest]}) than {most} ({counts[most]}), and all classes of "
-            "ImageNet have 50 there; unpack the archive to its end, then run again"
+            f"{small.parent}: {small.name} has fewer images ({len(fewest)}) than {large.name} ({len(most)}), and all "
+            "classes of ImageNet have 50 there; unpack the archive to its end, then run again"
         )
+    return {split: [(path, i) for i, own in enumerate(every) for path in own] for split, every in files.items()}
 
 
 @contextmanager
 def _own(folder: Path) -> Iterator[Path]:
-    """An empty folder that no other process writes, which is removed at the end unless it was renamed."""
+    """An empty folder that no other process writes, which is removed after an error."""
     folder.mkdir(parents=True, exist_ok=True)
     held = os.open(folder, os.O_RDONLY)
     try:
@@ -143,15 +145,15 @@ def _own(folder: Path) -> Iterator[Path]:
             for path in folder.iterdir():
                 path.unlink()
             yield folder
-        finally:
+        except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
+            raise
     finally:
         os.close(held)
 
 
-def _copy_split(source: Path, target: Path, pool: ThreadPoolExecutor) -> dict[str, np.ndarray]:
+def _copy_split(files: list[tuple[Path, int]], target: Path, pool: ThreadPoolExecutor) -> dict[str, np.ndarray]:
     """Write the pixels of a split, and return its part of the index."""
-    files = [(path, label) for label, name in enumerate(CLASSES) for path in _files(source / name)]
     paths = [path for path, _ in files]
     sizes = np.array(list(pool.map(_size, paths)), np.int32)
     starts = _starts(sizes)
@@ -160,7 +162,8 @@ def _copy_split(source: Path, target: Path, pool: ThreadPoolExecutor) -> dict[st
         with target.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, target.stat().st_size)
     except OSError as error:
-        raise DataError(f"{target}: {error.strerror}; the images of {source} take {len(pixels) / 1e9:.3g} GB") from None
+        images = f"the images of {paths[0].parent.parent} take {len(pixels) / 1e9:.3g} GB"
+        raise DataError(f"{target}: {error.strerror}; {images}") from None
 
     def write(path: Path, size: np.ndarray, start: int) -> int:
         image = _resized(path, *size)
